@@ -1,0 +1,101 @@
+# `make` alone explains the targets. Each target makes what it needs; a machine with python3 (and its venv module) is enough.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+LOCKER := .venv-lock
+PY := $(VENV)/bin/python
+# More arguments for pytest, such as: make test PYTEST_ARGS="tests/unit -x"
+PYTEST_ARGS ?=
+# More arguments for the benchmarks, such as: make bench BENCH_ARGS="-o json"
+BENCH_ARGS ?=
+SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
+
+.PHONY: help setup demo test check bench faults soak test-oldest protos format lock clean etcd36
+
+help: ## explain the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(VENV)/.ready ## make the virtual environment .venv from the lock file (all other targets do it by themselves)
+
+demo: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced, as a live table
+	@$(PY) examples/pservers_demo.py
+
+test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.ready ## lint, format, types, layers, and protos against their committed compilation
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(PY) -m mypy $(SOURCES)
+	@$(VENV)/bin/lint-imports
+	@$(PY) protos/compile.py --check
+
+bench: $(VENV)/.ready ## the speed, as ratios to a baseline in the same run (BENCH_ARGS="-o json")
+	@$(PY) -m benchmarks $(BENCH_ARGS)
+
+faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a row without a test or a reason
+	@$(PY) -m tests.fault_list
+
+soak: $(VENV)/.ready etcd36 ## the long tests, minutes to hours
+	@$(PY) -m pytest -m soak --timeout=0 $(PYTEST_ARGS)
+
+test-oldest: $(OLDEST)/.ready ## the smoke tests with the oldest allowed dependencies
+	@$(OLDEST)/bin/python -m pip list --format=freeze | grep -E '^(grpcio|protobuf|tenacity|click)=='
+	@$(OLDEST)/bin/python -m pytest -m "smoke and not soak" $(PYTEST_ARGS)
+
+protos: $(VENV)/.ready ## compile protos/ into the committed descriptor sets
+	@$(PY) protos/compile.py
+
+format: $(VENV)/.ready ## format the code and repair what the linter can repair
+	@$(VENV)/bin/ruff check --fix-only --quiet .
+	@$(VENV)/bin/ruff format .
+
+lock: $(LOCKER)/.ready ## write the lock files anew from pyproject.toml (with UPGRADE=1: newest versions)
+	@$(LOCKER)/bin/python requirements/lock.py $(if $(UPGRADE),--upgrade)
+
+clean: ## remove what the targets made in this folder (programs built in the user's cache folder stay)
+	rm -rf $(VENV) $(OLDEST) $(LOCKER) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# etcd 3.6 is the third version that the tests know. Without Go they say so and go on with the others; in CI a failed
+# build is an error.
+etcd36: $(VENV)/.ready
+	@$(PY) tests/etcd36/build.py > /dev/null || { code=$$?; \
+	  if [ $$code -ne 3 ] && [ -n "$${CI:-}" ]; then exit $$code; fi; \
+	  echo "etcd 3.6 is skipped (see above); the tests use the other versions" >&2; }
+
+# $(1): folder, $(2): lock file. The project itself is installed editable, with the hatchling of the lock file, so that
+# nothing unlocked is fetched.
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "edl needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || \
+	  { echo "Python's venv module is not whole here. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@echo "installing $(2) into $(1) ..."
+	@$(1)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --only-binary :all: -r $(2)
+endef
+
+define install_project
+	@$(1)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-index --no-build-isolation -e .
+	@touch $@
+endef
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml
+	$(call make_venv,$(VENV),requirements/dev.txt)
+	$(call install_project,$(VENV))
+
+$(OLDEST)/.ready: requirements/oldest.txt pyproject.toml
+	$(call make_venv,$(OLDEST),requirements/oldest.txt)
+	$(call install_project,$(OLDEST))
+
+$(LOCKER)/.ready: requirements/lock.txt
+	$(call make_venv,$(LOCKER),requirements/lock.txt)
+	@touch $@

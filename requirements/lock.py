@@ -1,0 +1,67 @@
+"""Write the lock files in this folder anew from pyproject.toml (``make lock``; ``UPGRADE=1`` takes the newest versions).
+
+========== ===========================================================================================
+lock.txt   what runs this script
+dev.txt    the project's dependencies and all that ``make`` needs, newest versions
+oldest.txt the lowest allowed version of each of the project's dependencies, and what runs the tests
+interop.txt etcd3 0.12 and the old protobuf that it needs, for tests/interop
+========== ===========================================================================================
+
+Each has hashes for every platform and no name of an index host: whoever installs chooses the index.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Relative to ROOT, in which uv runs: it repeats these names in the comments of the lock files.
+FOLDER = "requirements"
+PROJECT = "pyproject.toml"
+COMMAND = "make lock"
+
+
+def compile_lock(output: str, *arguments: str, upgrade: bool) -> None:
+    """Resolve ``arguments`` into the file ``output`` of this folder.
+
+    Raises:
+        subprocess.CalledProcessError: there is no solution, or the index was not reached.
+    """
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--universal"]
+    command += ["--python-version", "3.11", "--custom-compile-command", COMMAND, "--output-file", f"{FOLDER}/{output}"]
+    subprocess.run([*command, *(["--upgrade"] if upgrade else []), *arguments], cwd=ROOT, check=True)
+
+
+def lowest_direct(folder: Path) -> Path:
+    """Return a file in ``folder`` that pins each of the project's own dependencies to its lowest allowed version."""
+    constraints = folder / "lowest.txt"
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--resolution", "lowest-direct"]
+    command += ["--python-version", "3.11", "--no-annotate", "--output-file", str(constraints), PROJECT]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return constraints
+
+
+def main() -> int:
+    """Write all lock files; ``--upgrade`` ignores the versions that they hold now."""
+    upgrade = "--upgrade" in sys.argv[1:]
+    compile_lock("lock.txt", f"{FOLDER}/lock.in", upgrade=upgrade)
+    compile_lock("dev.txt", PROJECT, "--group", "dev", upgrade=upgrade)
+    compile_lock("interop.txt", "--group", "interop", upgrade=upgrade)
+    with tempfile.TemporaryDirectory() as scratch:
+        constraints = lowest_direct(Path(scratch))
+        test_group = ["--group", "test", "--constraints", str(constraints)]
+        # Never from the versions in the file: the lower bounds in pyproject.toml decide.
+        compile_lock("oldest.txt", PROJECT, *test_group, upgrade=upgrade)
+        oldest = ROOT / FOLDER / "oldest.txt"
+        # uv notes in a comment where a constraint came from: a path that is gone and differs from run to run.
+        text = re.sub(r"^ *#   -c .*\n", "", oldest.read_text(), flags=re.MULTILINE)
+        oldest.write_text(text.replace(str(constraints), "lowest"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
