@@ -72,7 +72,17 @@ def build() -> Path:
             for name, package in PROGRAMS.items():
                 print(f"building {name} {VERSION} ...", file=sys.stderr, flush=True)
                 subprocess.run(
-                    ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", f"{scratch}/{name}", package],
+                    [
+                        "go",
+                        "build",
+                        "-trimpath",
+                        "-buildvcs=false",
+                        "-ldflags",
+                        "-s -w",
+                        "-o",
+                        f"{scratch}/{name}",
+                        package,
+                    ],
                     cwd=HERE,
                     env=_go_environment(),
                     stdout=sys.stderr,
