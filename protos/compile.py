@@ -1,10 +1,10 @@
 """Compile the descriptions in this folder into the descriptor sets that the packages ship.
 
-``python protos/compile.py`` writes them (``make protos``); with ``--check`` it compares instead, and exits 1, naming the
-file, when a committed set is not what its description compiles to (``make check``).
+``python protos/compile.py`` writes them (``make protos``); with ``--check`` it compares instead, and exits 1, naming
+the file, when a committed set is not what its description compiles to (``make check``).
 
-A descriptor set is data, not code: it has no generated module whose import checks the versions of protobuf, so it is read
-by every protobuf that the project allows, and it can be loaded into a private pool.
+A descriptor set is data, not code: it has no generated module whose import checks the versions of protobuf, so it is
+read by every protobuf that the project allows, and it can be loaded into a private pool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the lock files in this folder anew from pyproject.toml (``make lock``; ``UPGRADE=1`` takes the newest versions).
+"""Write the lock files in this folder anew from pyproject.toml (``make lock``; ``UPGRADE=1``: newest versions).
 
 ========== ===========================================================================================
 lock.txt   what runs this script

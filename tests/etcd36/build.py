@@ -1,7 +1,7 @@
 """Build etcd and etcdctl 3.6.16 from their Go modules into a cache folder outside the checkout.
 
-Run as ``python tests/etcd36/build.py``: it prints the folder with the two programs as the last line of stdout and exits 0.
-It exits 3, with the reason on stderr, where there is no Go to build with (``make test`` then goes on with two etcd
+Run as ``python tests/etcd36/build.py``: it prints the folder with the two programs as the last line of stdout and exits
+0. It exits 3, with the reason on stderr, where there is no Go to build with (``make test`` then goes on with two etcd
 versions), and 1 when a build fails. A second run finds the programs and builds nothing.
 
 The tests look for the same folder through :func:`cached_programs`, which never builds.
@@ -29,9 +29,9 @@ BUILD_SECONDS = 1500.0
 
 
 def cache_folder() -> Path:
-    """Return the folder that holds (or will hold) the two programs: ``$XDG_CACHE_HOME/edl/etcd-3.6.16``."""
+    """Return the folder of the two programs: ``etcd-3.6.16`` below ``$EDL_CACHE_DIR`` or ``$XDG_CACHE_HOME/edl``."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "edl" / f"etcd-{VERSION}"
+    return Path(os.environ.get("EDL_CACHE_DIR") or f"{base}/edl") / f"etcd-{VERSION}"
 
 
 def cached_programs() -> Path | None:
