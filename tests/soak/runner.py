@@ -74,7 +74,16 @@ class Place:
 class Runner:
     """One run. `run()` once, then read `records()`."""
 
-    def __init__(self, folder: Path, seed: int, plan: schedule.Plan, *, desired: int, ttl: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        plan: schedule.Plan,
+        *,
+        desired: int,
+        ttl: float,
+        program: tuple[str, ...] = ("tests.soak.agent",),
+    ) -> None:
         """Prepare a run.
 
         Args:
@@ -83,7 +92,9 @@ class Runner:
             plan: of the schedule.
             desired: the desired count that the agents create.
             ttl: seconds that the agents ask for.
+            program: module of the agent, and more arguments for it.
         """
+        self._program = program
         self.folder = folder
         self.steps = schedule.make_schedule(seed, plan)
         self.limits = Limits(ttl=plan.ttl)
@@ -224,7 +235,7 @@ class Runner:
         place.asked_at = None
         command = [
             sys.executable,
-            *("-m", "tests.soak.agent"),
+            *("-m", *self._program),
             *("--name", place.name),
             *("--endpoints", ",".join(proxy.endpoint for proxy in place.proxies)),
             *("--host", HOST),

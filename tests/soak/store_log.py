@@ -39,7 +39,7 @@ class StoreLog:
         Raises:
             StoreError: no answer within `timeout` seconds.
         """
-        self._ask("/v3/kv/put", {"key": _encode(DESIRED_KEY), "value": _encode(str(value))}, timeout)
+        self.ask("/v3/kv/put", {"key": _encode(DESIRED_KEY), "value": _encode(str(value))}, timeout)
 
     def snapshot(self, timeout: float = 10.0) -> Snapshot:
         """Read desired count and slots with one linearizable request.
@@ -48,7 +48,7 @@ class StoreLog:
             StoreError: no answer within `timeout` seconds, or no desired count.
         """
         at = time.monotonic()
-        answer = self._ask("/v3/kv/range", {"key": _encode("/ps"), "range_end": _encode("/pt")}, timeout)
+        answer = self.ask("/v3/kv/range", {"key": _encode("/ps"), "range_end": _encode("/pt")}, timeout)
         done = time.monotonic()
         desired: int | None = None
         slots = []
@@ -69,7 +69,7 @@ class StoreLog:
         Raises:
             StoreError: no answer within `timeout` seconds, or the lease is gone.
         """
-        answer = self._ask("/v3/lease/timetolive", {"ID": str(lease)}, timeout)
+        answer = self.ask("/v3/lease/timetolive", {"ID": str(lease)}, timeout)
         if "grantedTTL" not in answer:
             raise StoreError(f"lease {lease:x} is gone: {answer}")
         return float(answer["grantedTTL"])
@@ -82,7 +82,7 @@ class StoreLog:
         """
         deadline = time.monotonic() + timeout
         # Any linearizable read tells how far the history goes.
-        last = int(self._ask("/v3/kv/range", {"key": _encode(DESIRED_KEY)}, timeout)["header"]["revision"])
+        last = int(self.ask("/v3/kv/range", {"key": _encode(DESIRED_KEY)}, timeout)["header"]["revision"])
         changes: list[StoreChange] = []
         if last <= 1:
             return changes
@@ -107,7 +107,15 @@ class StoreLog:
             connection.close()
         return changes
 
-    def _ask(self, path: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def ask(self, path: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Send one request to the first member that answers.
+
+        A member that gives no answer may still have carried the request out: whoever changes something with it must not
+        mind that it happens twice.
+
+        Raises:
+            StoreError: no answer within `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         last: object = "no member"
         while True:
