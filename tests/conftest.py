@@ -31,7 +31,9 @@ def etcd_binaries() -> EtcdBinaries:
 
 
 class SharedEtcd:
-    """The session's etcd, started by pytest-xprocess. It belongs to all tests; take ``etcd_factory`` for one to hurt."""
+    """The session's etcd, started by pytest-xprocess. It belongs to all tests; take ``etcd_factory`` for one to
+    hurt.
+    """
 
     def __init__(self, server: EtcdServer) -> None:
         self._server = server
@@ -44,7 +46,7 @@ class SharedEtcd:
         """Its client URL, as a list."""
         return [self.client_url]
 
-    def etcdctl(self, *arguments: str, input: str | None = None, timeout: float = 15.0) -> str:
+    def etcdctl(self, *arguments: str, input: str | None = None, timeout: float = 15.0) -> str:  # noqa: A002
         """Run etcdctl and return what it printed. Raises EtcdctlError."""
         return self._server.etcdctl(*arguments, input=input, timeout=timeout)
 
@@ -57,9 +59,11 @@ def etcd(
     # Only describes the command line, the ports and the health check; xprocess owns the process.
     server = EtcdServer(folder=tmp_path_factory.mktemp("etcd"))
 
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
+
     class Starter(ProcessStarter):
         args = bound_to_parent(server.argv())
-        env = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
+        env = environment
         terminate_on_interrupt = True
         timeout = 30
 
@@ -118,7 +122,8 @@ def _cluster3_of_module() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def cluster3(_cluster3_of_module: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Three members behind peer proxies, shared by the module's tests: hurt them as you like, they are healed afterwards.
+    """Three members behind peer proxies, shared by the module's tests: hurt them as you like, they are healed
+    afterwards.
 
     Data stays (use ``prefix``). Do not enable auth or wipe all members here; take ``etcd_factory(3)``.
     """

@@ -1,4 +1,6 @@
-"""``edl-agent register`` as a process of its own: its JSON events are collected while it is stopped, killed and started."""
+"""``edl-agent register`` as a process of its own: its JSON events are collected while it is stopped, killed and
+started.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ Event = dict[str, Any]
 class AgentProcess:
     """One agent process. ``start()`` or ``with`` starts it; the end of ``with`` kills it.
 
-    ``events`` are the printed JSON objects in order, each with a ``seen`` key added (``time.monotonic()`` when it was read here).
+    ``events`` are the printed JSON objects in order, each with a ``seen`` key added (``time.monotonic()`` when it
+    was read here).
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class AgentProcess:
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
     ) -> None:
-        """Describe it. ``arguments`` are appended; ``wrapper`` is put before the command (``ip netns exec NAME``, ``unshare ...``)."""
+        """Describe it. ``arguments`` are appended; ``wrapper`` is put before the command (``ip netns exec NAME``,
+        ``unshare ...``).
+        """
         where = endpoints if isinstance(endpoints, str) else ",".join(endpoints)
         self.argv = [*wrapper, sys.executable, "-m", "edl_agent", "register", "--endpoints", where, "--port", str(port)]
         if num_pservers is not None:

@@ -83,7 +83,9 @@ class Authority:
         starts: datetime.timedelta = datetime.timedelta(hours=-1),
         ends: datetime.timedelta = datetime.timedelta(days=7),
     ) -> KeyPair:
-        """Make ``<name>.pem`` and ``<name>-key.pem`` for server and client use; ``starts`` and ``ends`` count from now."""
+        """Make ``<name>.pem`` and ``<name>-key.pem`` for server and client use; ``starts`` and ``ends`` count from
+        now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         certificate = (
@@ -157,7 +159,9 @@ class CertificateFolder:
         return self._other.issue("unknown-ca")
 
     def rotate(self, pair: KeyPair, replacement: KeyPair | None = None) -> None:
-        """Put another certificate (default: a fresh one of the good authority) into the files of ``pair``, by rename."""
+        """Put another certificate (default: a fresh one of the good authority) into the files of ``pair``, by
+        rename.
+        """
         fresh = replacement or self.authority.issue(f"{pair.cert.stem}-next", common_name=pair.cert.stem)
         for source, target in ((fresh.key, pair.key), (fresh.cert, pair.cert)):
             copy = target.with_suffix(".new")

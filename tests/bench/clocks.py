@@ -11,7 +11,8 @@ from edl_agent.clock import Instant
 class FakeClock:
     """Stands still until told otherwise, or (``running=True``) runs with the real one plus what it was advanced by.
 
-    Thread-safe. ``monotonic`` and ``boottime`` start at the real values, so that deadlines are comparable with ``time.monotonic()``.
+    Thread-safe. ``monotonic`` and ``boottime`` start at the real values, so that deadlines are comparable with
+    ``time.monotonic()``.
     """
 
     def __init__(self, *, running: bool = False) -> None:

@@ -30,7 +30,8 @@ ROOT_PASSWORD = "root-secret"
 class TlsSettings:
     """TLS for the client side of the members.
 
-    ``server`` is the members' certificate (default: the folder's good one); with ``client_auth`` clients must show one of the folder's CA.
+    ``server`` is the members' certificate (default: the folder's good one); with ``client_auth`` clients must show
+    one of the folder's CA.
     """
 
     folder: CertificateFolder
@@ -60,7 +61,9 @@ class TlsSettings:
 
 
 class Member(EtcdServer):
-    """One member of a cluster. See EtcdServer for ``kill, pause, resume, restart, start, endpoint, client_url, pid``."""
+    """One member of a cluster. See EtcdServer for ``kill, pause, resume, restart, start, endpoint, client_url,
+    pid``.
+    """
 
     cluster: EtcdCluster
     index: int
@@ -76,7 +79,9 @@ class Member(EtcdServer):
         return int(self.status()["header"]["member_id"])
 
     def status(self, timeout: float = 1.0) -> dict[str, Any]:
-        """The answer of Maintenance.Status as JSON (ids as decimal text). Raises EtcdServerError where there is none."""
+        """The answer of Maintenance.Status as JSON (ids as decimal text). Raises EtcdServerError where there is
+        none.
+        """
         return self.call("maintenance/status", {}, timeout)
 
     def claims_leadership(self) -> bool:
@@ -110,8 +115,8 @@ class Member(EtcdServer):
     def wipe_and_restart(self, *, new_identity: bool = False) -> None:
         """Lose all data and come back empty.
 
-        A single member becomes a new cluster (see ``EtcdServer.wipe`` for ``new_identity``); a member of three is removed, added again and
-        filled by the others, as an operator would do it.
+        A single member becomes a new cluster (see ``EtcdServer.wipe`` for ``new_identity``); a member of three is
+        removed, added again and filled by the others, as an operator would do it.
         """
         others = [
             member for member in self.cluster.members if member is not self and member.running and not member.paused
@@ -160,9 +165,10 @@ class EtcdCluster:
     ) -> None:
         """Describe a cluster; ``start()`` or ``with`` starts it.
 
-        ``quota``: backend bytes. ``auth_token``: ``("simple", seconds)``, ``("jwt", seconds)`` or "jwt" (10 minutes). ``heartbeat_ms``,
-        ``election_ms``: default etcd's own (100, 1000), on which the smallest lease TTL depends. ``version``: "default" or "3.6".
-        ``peer_proxies``: members talk to each other through TCP proxies, so that one can be isolated. Raises EtcdNotFoundError.
+        ``quota``: backend bytes. ``auth_token``: ``("simple", seconds)``, ``("jwt", seconds)`` or "jwt" (10
+        minutes). ``heartbeat_ms``, ``election_ms``: default etcd's own (100, 1000), on which the smallest lease TTL
+        depends. ``version``: "default" or "3.6". ``peer_proxies``: members talk to each other through TCP proxies,
+        so that one can be isolated. Raises EtcdNotFoundError.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="edl-cluster-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary is not None else folder or Path()
@@ -247,7 +253,9 @@ class EtcdCluster:
             member.kill()
 
     def wipe_all(self, *, new_identity: bool = False) -> None:
-        """All members lose their data (they are killed first). ``start()`` brings an empty cluster on the same ports."""
+        """All members lose their data (they are killed first). ``start()`` brings an empty cluster on the same
+        ports.
+        """
         for member in self.members:
             member.initial_cluster_state = "new"
             member.wipe(new_identity=new_identity)
@@ -277,7 +285,9 @@ class EtcdCluster:
         return ",".join(self.endpoints)
 
     def leader(self, timeout: float = 10.0) -> int:
-        """Index of the leader in the newest term among the members that answer; waits (seconds) for one. Raises AssertionError."""
+        """Index of the leader in the newest term among the members that answer; waits (seconds) for one. Raises
+        AssertionError.
+        """
         return eventually(lambda: [i for i in [self._leader_now()] if i is not None], timeout, "a leader of etcd")[0]
 
     def _leader_now(self) -> int | None:
@@ -338,7 +348,7 @@ class EtcdCluster:
     def etcdctl(
         self,
         *arguments: str,
-        input: str | None = None,
+        input: str | None = None,  # noqa: A002 - named as in subprocess.run
         endpoints: Sequence[str] | None = None,
         user: tuple[str, str] | None = None,
         timeout: float = 15.0,

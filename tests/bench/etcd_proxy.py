@@ -1,8 +1,9 @@
 """A gRPC-level proxy before etcd: records every call, and loses, delays, holds or changes the ones that a test names.
 
-Methods are named by their last part ("Txn", "LeaseKeepAlive"), by service ("Lease/*") or in full; "*" is all. ``nth`` and ``times`` count
-from the moment the rule is added, over what the rule matches: calls for unary methods, request messages (``hold``, ``delay``), answers
-(``swallow_answers``, ``rewrite_answer``) or openings (``fail``) for streams. Everything may be called from any thread.
+Methods are named by their last part ("Txn", "LeaseKeepAlive"), by service ("Lease/*") or in full; "*" is all.
+``nth`` and ``times`` count from the moment the rule is added, over what the rule matches: calls for unary methods,
+request messages (``hold``, ``delay``), answers (``swallow_answers``, ``rewrite_answer``) or openings (``fail``) for
+streams. Everything may be called from any thread.
 
 All proxies share one thread with one event loop, since grpc's asyncio side wants a single loop in a process.
 """
@@ -83,7 +84,9 @@ class Message:
 
 @dataclass(eq=False)
 class Call:
-    """One call that reached the proxy. ``status`` is what the client was told; None while open, CANCELLED where it went away."""
+    """One call that reached the proxy. ``status`` is what the client was told; None while open, CANCELLED where it
+    went away.
+    """
 
     method: str
     time: float
@@ -249,7 +252,7 @@ class EtcdProxy:
         self._background: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._server: grpc.aio.Server | None = None
-        self._channel: grpc.aio.Channel | None = None
+        self._channel: Any = None
         _await(self._start())
 
     # -- where it is ---------------------------------------------------------------------------------------------
@@ -336,7 +339,8 @@ class EtcdProxy:
     ) -> Rule:
         """Answer with a status in place of etcd's answer; ``after_forwarding``: etcd has executed the call.
 
-        ``times=None``: until removed; ``every=2``: each second match; ``break_open``: also end the matching open streams now.
+        ``times=None``: until removed; ``every=2``: each second match; ``break_open``: also end the matching open
+        streams now.
         """
         rule = Rule(
             self, "fail_after" if after_forwarding else "fail", method, nth=nth, times=times, every=every, when=when
@@ -371,7 +375,9 @@ class EtcdProxy:
         return self._add(Rule(self, "ignore", method, nth=nth, times=times, when=when))
 
     def hold(self, method: str, nth: int = 1, *, times: int | None = 1, when: Filter | None = None) -> Hold:
-        """Keep a request back until ``release()``; it reaches etcd then, even if its client has given up: a late write."""
+        """Keep a request back until ``release()``; it reaches etcd then, even if its client has given up: a late
+        write.
+        """
         rule = Hold(self, method, nth=nth, times=times, when=when)
         self._add(rule)
         return rule
@@ -418,7 +424,8 @@ class EtcdProxy:
         return _in_loop(lambda: self._break(method, Abort(code, details)))
 
     def cancel_watch(self, reason: str = "", *, compact_revision: int = 0) -> int:
-        """Tell every open watch that etcd has cancelled it (with ``compact_revision``: by compaction); returns how many.
+        """Tell every open watch that etcd has cancelled it (with ``compact_revision``: by compaction); returns how
+        many.
 
         The watch is silent from then on, as one that etcd cancelled.
         """
@@ -479,7 +486,7 @@ class EtcdProxy:
         return len(broken)
 
     def _opened(self, method: str, context: Any) -> Call:
-        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        metadata = dict(context.invocation_metadata() or ())
         call = Call(method, time.monotonic(), context.peer(), metadata)
         with self._lock:
             self._calls.append(call)
@@ -550,7 +557,7 @@ class EtcdProxy:
         self, method: str, request: bytes, metadata: Metadata, timeout: float | None, context: Any = None
     ) -> bytes:
         assert self._channel is not None
-        outgoing = self._channel.unary_unary(method)(request, timeout=timeout, metadata=metadata)
+        outgoing: Any = self._channel.unary_unary(method)(request, timeout=timeout, metadata=metadata)
         try:
             answer: bytes = await outgoing
             if context is not None:

@@ -1,4 +1,6 @@
-"""Which etcd versions the tests can run on: what is found on this machine, and the newest, built by ``tests/etcd36``."""
+"""Which etcd versions the tests can run on: what is found on this machine, and the newest, built by
+``tests/etcd36``.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +24,7 @@ def binaries(version: str = "default") -> EtcdBinaries:
 
 
 def known_versions() -> list[str]:
-    """The versions that can be started on this machine, for parametrised tests: "default", and "3.6" where it is built."""
+    """The versions that can be started on this machine, for parametrised tests: "default", and "3.6" where it is
+    built.
+    """
     return ["default"] + (["3.6"] if cached_programs() is not None else [])

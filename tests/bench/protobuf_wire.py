@@ -27,7 +27,9 @@ def encode(*fields: tuple[int, int | bytes | str]) -> bytes:
 
 
 def fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """Decode into (field number, value) pairs: numbers as unsigned ints, everything else as bytes. Raises ValueError."""
+    """Decode into (field number, value) pairs: numbers as unsigned ints, everything else as bytes. Raises
+    ValueError.
+    """
     found: list[tuple[int, int | bytes]] = []
     at = 0
 

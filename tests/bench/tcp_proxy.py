@@ -1,8 +1,8 @@
 """A TCP proxy whose way of failing is switched while connections are open.
 
-Each proxy is one thread with its own event loop. What happens to bytes depends on the mode at the moment they are delivered, so a
-change acts on open connections too. A connection that has lost bytes is reset when the mode goes back to ``pass``: a stream with a hole
-would be garbage to both ends.
+Each proxy is one thread with its own event loop. What happens to bytes depends on the mode at the moment they are
+delivered, so a change acts on open connections too. A connection that has lost bytes is reset when the mode goes
+back to ``pass``: a stream with a hole would be garbage to both ends.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Connection:
 class TcpProxy:
     """Stands before ``target`` ("host:port" or a URL). Its methods may be called from any thread.
 
-    As a context manager it closes on exit. Counters: ``connections`` (ever accepted), ``open_connections``, ``bytes_to_server``,
-    ``bytes_to_client`` (delivered bytes only).
+    As a context manager it closes on exit. Counters: ``connections`` (ever accepted), ``open_connections``,
+    ``bytes_to_server``, ``bytes_to_client`` (delivered bytes only).
     """
 
     def __init__(self, target: str, *, scheme: str = "http") -> None:
@@ -123,7 +123,9 @@ class TcpProxy:
     # -- modes ---------------------------------------------------------------------------------------------------
 
     def pass_all(self) -> None:
-        """Everything passes again: no delay, no cut. Connections that lost bytes are reset; held bytes are delivered."""
+        """Everything passes again: no delay, no cut. Connections that lost bytes are reset; held bytes are
+        delivered.
+        """
 
         def change() -> None:
             self._delay, self._cut_after, self._answers_to_drop, self._forget_idle = 0.0, None, 0, None
@@ -156,7 +158,9 @@ class TcpProxy:
         self._call(lambda: self._set(Mode.HOLD_ANSWERS))
 
     def drop_answer(self, times: int = 1) -> None:
-        """The next ``times`` connections that send a request from now on get a reset in place of the answer; then pass."""
+        """The next ``times`` connections that send a request from now on get a reset in place of the answer; then
+        pass.
+        """
 
         def change() -> None:
             self._answers_to_drop = times
@@ -167,7 +171,9 @@ class TcpProxy:
         self._call(change)
 
     def delay(self, seconds: float) -> None:
-        """Deliver each piece of an answer ``seconds`` after it came (pieces under way at the same time do not add up). 0 ends it."""
+        """Deliver each piece of an answer ``seconds`` after it came (pieces under way at the same time do not add
+        up). 0 ends it.
+        """
         self._call(lambda: setattr(self, "_delay", seconds))
 
     def cut_after(self, answer_bytes: int | None) -> None:
@@ -181,7 +187,9 @@ class TcpProxy:
         self._call(change)
 
     def forget_idle(self, seconds: float | None) -> None:
-        """Like an address translator: a connection without bytes for longer than ``seconds`` is a black hole for good. None ends it."""
+        """Like an address translator: a connection without bytes for longer than ``seconds`` is a black hole for
+        good. None ends it.
+        """
         self._call(lambda: setattr(self, "_forget_idle", seconds))
 
     def retarget(self, target: str, *, keep_open: bool = False) -> None:
@@ -199,7 +207,9 @@ class TcpProxy:
         self._call(self._reset_all)
 
     def override(self, choose: Callable[[Connection], Mode | None] | None) -> None:
-        """Let a function choose the mode for each connection (None: the proxy's mode). Call again to have it asked anew."""
+        """Let a function choose the mode for each connection (None: the proxy's mode). Call again to have it asked
+        anew.
+        """
 
         def change() -> None:
             self._override = choose

@@ -17,8 +17,8 @@ def eventually(
 ) -> T:
     """Call ``condition`` every ``interval`` seconds until it returns something true, and return that.
 
-    An AssertionError or LookupError inside counts as "not yet". After ``timeout`` seconds raises AssertionError, which says ``what`` was
-    awaited, the last value and the last error.
+    An AssertionError or LookupError inside counts as "not yet". After ``timeout`` seconds raises AssertionError,
+    which says ``what`` was awaited, the last value and the last error.
     """
     deadline = time.monotonic() + timeout
     while True:
