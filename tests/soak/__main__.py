@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.soak.checker import Limits, check
+from tests.soak.checker import check
+from tests.soak.evidence import Limits
 from tests.soak.history import read_history
 
 

@@ -32,6 +32,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from tests.soak.evidence import History, Limits, Tenure, Violation
 from tests.soak.history import (
     DESIRED_KEY,
     SLOT_PREFIX,
@@ -44,71 +45,17 @@ from tests.soak.history import (
     AgentStopAsked,
     AgentStopped,
     Claimed,
-    DesiredChanged,
-    FaultBegan,
-    FaultEnded,
     GuardedValue,
-    Held,
     Lost,
     Record,
     Released,
     Slot,
     Snapshot,
-    StoreChange,
     Usage,
     WriteAttempted,
     WriteCommitted,
     WriteRefused,
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
-    """The numbers in the invariants.
-
-    Attributes:
-        ttl: seconds; the lease TTL that the server granted.
-        settle_extra: seconds; I5 allows 2 x TTL + this.
-        calls_per_second: I6, per agent.
-        calls_window: seconds; the shortest time over which calls are counted.
-        memory_kib: I6; growth of resident memory that still counts as flat (an allocator's arena, not a leak).
-        usage_warm: seconds an agent must have lived before its samples are a baseline for I6.
-    """
-
-    ttl: float
-    settle_extra: float = 5.0
-    calls_per_second: float = 5.0
-    calls_window: float = 2.0
-    memory_kib: int = 4096
-    usage_warm: float = 2.0
-
-    @property
-    def settle(self) -> float:
-        """Seconds after the last disturbance until everything must be in order."""
-        return 2 * self.ttl + self.settle_extra
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken invariant.
-
-    Attributes:
-        invariant: `I1` to `I6`.
-        agents: names of those concerned.
-        times: seconds on the monotonic clock that show it; empty where only revisions are known.
-        text: what was seen.
-    """
-
-    invariant: str
-    agents: tuple[str, ...]
-    times: tuple[float, ...]
-    text: str
-
-    def __str__(self) -> str:
-        """Return one line for a person."""
-        who = ", ".join(self.agents) or "-"
-        when = ", ".join(f"{time:.3f}" for time in self.times) or "-"
-        return f"{self.invariant} [{who}] at {when}: {self.text}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,37 +75,6 @@ EXAMINED = ("tenures", "slot_puts", "writes", "calm_snapshots", "away_agents")
 """Keys of `Verdict.examined`."""
 
 
-@dataclasses.dataclass(slots=True)
-class Tenure:
-    """One agent's hold of one index, as the agent saw it.
-
-    Attributes:
-        start: when the agent first said so.
-        deadline: the latest local deadline that it is known to have had.
-        closed: when it learned the loss, released, or its process ended; `None` while open.
-    """
-
-    agent: str
-    index: int
-    epoch: int
-    start: float
-    deadline: float
-    closed: float | None = None
-
-    @property
-    def end(self) -> float:
-        """Return the end of the interval of I1."""
-        return self.deadline if self.closed is None else min(self.deadline, self.closed)
-
-    def open_at(self, time: float) -> bool:
-        """Return whether the agent reported this slot at `time`."""
-        return self.start <= time and (self.closed is None or time < self.closed)
-
-    def __str__(self) -> str:
-        """Return one tenure for a person."""
-        return f"{self.agent} index {self.index} epoch {self.epoch} [{self.start:.3f}, {self.end:.3f}]"
-
-
 def check(records: Iterable[Record], limits: Limits) -> Verdict:
     """Check a history.
 
@@ -166,7 +82,7 @@ def check(records: Iterable[Record], limits: Limits) -> Verdict:
         records: of all files, in any order between files.
         limits: the numbers.
     """
-    history = _History(records)
+    history = History(records)
     found: list[Violation] = []
     examined: Counter[str] = Counter()
     tenures = [tenure for tenures in history.tenures(found).values() for tenure in tenures]
@@ -182,72 +98,7 @@ def check(records: Iterable[Record], limits: Limits) -> Verdict:
     return Verdict(violations=tuple(found), examined={name: examined[name] for name in EXAMINED})
 
 
-class _History:
-    """The records, sorted by who and when."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        all_records = list(records)
-        timed: list[AgentRecord] = [record for record in all_records if isinstance(record, AgentRecord)]
-        # A stable sort: records of one file with equal times stay in the order in which they were written.
-        timed.sort(key=lambda record: record.at)
-        self.by_agent: dict[str, list[AgentRecord]] = defaultdict(list)
-        for record in timed:
-            self.by_agent[record.agent].append(record)
-        self.faults = sorted((r for r in all_records if isinstance(r, FaultBegan)), key=lambda r: r.at)
-        self.fault_ends = {r.fault: r.at for r in all_records if isinstance(r, FaultEnded)}
-        self.desired = sorted((r for r in all_records if isinstance(r, DesiredChanged)), key=lambda r: r.at)
-        self.snapshots = sorted((r for r in all_records if isinstance(r, Snapshot)), key=lambda r: r.at)
-        self.changes = sorted((r for r in all_records if isinstance(r, StoreChange)), key=lambda r: r.revision)
-        self.address = {r.agent: r.address for r in timed if isinstance(r, AgentStarted)}
-        self.outside = {index for fault in self.faults for index in fault.indexes}
-        unknown = sorted(set(self.by_agent) - set(self.address))
-        if unknown:
-            raise ValueError(f"agents without a record of their start: {', '.join(unknown)}")
-
-    def tenures(self, found: list[Violation]) -> dict[str, list[Tenure]]:
-        """Return each agent's tenures in order of time; what contradicts itself goes to `found`."""
-        return {agent: self._tenures_of(agent, records, found) for agent, records in self.by_agent.items()}
-
-    @staticmethod
-    def _tenures_of(agent: str, records: Sequence[AgentRecord], found: list[Violation]) -> list[Tenure]:
-        by_epoch: dict[int, Tenure] = {}
-        current: Tenure | None = None
-        for record in records:
-            if isinstance(record, Claimed | Held):
-                if isinstance(record, Held) and record.at > record.deadline:
-                    text = f"reports index {record.index} although its own deadline {record.deadline:.3f} has passed"
-                    found.append(Violation("I1", (agent,), (record.at, record.deadline), text))
-                tenure = by_epoch.get(record.epoch)
-                if tenure is None:
-                    tenure = Tenure(agent, record.index, record.epoch, record.at, record.deadline)
-                    by_epoch[record.epoch] = tenure
-                    if current is not None and current.closed is None:
-                        if current.end > record.at:
-                            text = (
-                                f"holds epoch {record.epoch} of index {record.index} without having given up {current}"
-                            )
-                            found.append(Violation("I4", (agent,), (record.at,), text))
-                        current.closed = record.at
-                    current = tenure
-                elif tenure.closed is not None:
-                    text = f"reports index {record.index} epoch {record.epoch} after its loss or release"
-                    found.append(Violation("I1", (agent,), (tenure.closed, record.at), text))
-                elif tenure.index != record.index:
-                    text = f"reports epoch {record.epoch} for the indexes {tenure.index} and {record.index}"
-                    found.append(Violation("I4", (agent,), (tenure.start, record.at), text))
-                tenure.deadline = max(tenure.deadline, record.deadline)
-            elif isinstance(record, Lost | Released):
-                closing = by_epoch.get(record.epoch)
-                if closing is not None and closing.closed is None:
-                    closing.closed = record.at
-            elif isinstance(record, AgentKilled | AgentStopped):
-                for tenure in by_epoch.values():
-                    if tenure.closed is None:
-                        tenure.closed = record.at
-        return list(by_epoch.values())
-
-
-def _overlaps(history: _History, tenures: Iterable[Tenure]) -> Iterator[Violation]:
+def _overlaps(history: History, tenures: Iterable[Tenure]) -> Iterator[Violation]:
     """I1: tenures of one index."""
     by_index: dict[int, list[Tenure]] = defaultdict(list)
     for tenure in tenures:
@@ -274,7 +125,7 @@ def _slot_index(key: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and str(int(text)) == text else -1
 
 
-def _replay(history: _History, examined: Counter[str]) -> Iterator[Violation]:
+def _replay(history: History, examined: Counter[str]) -> Iterator[Violation]:
     """I1 (fencing), I2, I3, I4: replay the change log of the store."""
     owner = {address: agent for agent, address in history.address.items()}
     slots: dict[int, Slot] = {}
@@ -325,7 +176,7 @@ def _replay(history: _History, examined: Counter[str]) -> Iterator[Violation]:
                 )
 
 
-def _claims_are_in_store(history: _History) -> Iterator[Violation]:
+def _claims_are_in_store(history: History) -> Iterator[Violation]:
     """I1: an acknowledged claim is the very key in the store, with this epoch, address and lease."""
     if not history.changes:
         return
@@ -340,7 +191,7 @@ def _claims_are_in_store(history: _History) -> Iterator[Violation]:
                     yield Violation("I1", (agent,), (record.at,), text)
 
 
-def _writes_tell_the_truth(history: _History) -> Iterator[Violation]:
+def _writes_tell_the_truth(history: History) -> Iterator[Violation]:
     """I1: what the product said about a guarded write is what the store has."""
     if not history.changes:
         return
@@ -372,7 +223,7 @@ def _writes_tell_the_truth(history: _History) -> Iterator[Violation]:
                 )
 
 
-def _believed_indexes(history: _History) -> Iterator[Violation]:
+def _believed_indexes(history: History) -> Iterator[Violation]:
     """I2: an index believed to be held was below a count in force since the agent last held nothing."""
     if not history.desired:
         return
@@ -394,7 +245,7 @@ def _believed_indexes(history: _History) -> Iterator[Violation]:
                 since = record.at
 
 
-def _calm(history: _History, tenures: Sequence[Tenure], limits: Limits, examined: Counter[str]) -> Iterator[Violation]:
+def _calm(history: History, tenures: Sequence[Tenure], limits: Limits, examined: Counter[str]) -> Iterator[Violation]:
     """I2 and I5: snapshots after a calm of `limits.settle` seconds."""
     disturbances = [fault.at for fault in history.faults] + list(history.fault_ends.values())
     disturbances += [change.at for change in history.desired]
@@ -435,7 +286,7 @@ def _paused(records: Sequence[AgentRecord], at: float) -> bool:
 
 
 def _judge(
-    history: _History, snapshot: Snapshot, live: set[str], tenures: dict[str, list[Tenure]], last: float
+    history: History, snapshot: Snapshot, live: set[str], tenures: dict[str, list[Tenure]], last: float
 ) -> Iterator[Violation]:
     """I2, I3, I4, I5 for one calm snapshot."""
     times = (last, snapshot.at)
@@ -466,7 +317,7 @@ def _judge(
             yield Violation("I5", (agent,), times, text)
 
 
-def _ends(history: _History) -> Iterator[Violation]:
+def _ends(history: History) -> Iterator[Violation]:
     """I5: nobody leaves without being asked, nobody fails."""
     for agent, records in history.by_agent.items():
         for record in records:
@@ -475,7 +326,7 @@ def _ends(history: _History) -> Iterator[Violation]:
                 yield Violation("I5", (agent,), (record.at,), f"ended with exit code {record.code}{asked}")
 
 
-def _store_away(history: _History, limits: Limits, examined: Counter[str]) -> Iterator[Violation]:
+def _store_away(history: History, limits: Limits, examined: Counter[str]) -> Iterator[Violation]:
     """I6."""
     for fault in history.faults:
         if fault.name != "store_away":

@@ -22,7 +22,7 @@ from edl_agent.testing import EtcdServerError, spawn_bound_to_parent
 from tests.bench.etcd_cluster import EtcdCluster, Member
 from tests.bench.tcp_proxy import TcpProxy
 from tests.soak import schedule
-from tests.soak.checker import Limits
+from tests.soak.evidence import Limits
 from tests.soak.history import (
     AgentKilled,
     AgentPaused,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import checker, history
-from tests.soak.checker import Limits, Verdict, check
+from tests.soak import checker, evidence, history
+from tests.soak.checker import Verdict, check
+from tests.soak.evidence import Limits
 from tests.soak.history import (
     AgentKilled,
     AgentPaused,
@@ -370,7 +371,7 @@ def test_a_line_cut_by_a_kill_is_dropped_and_a_bad_line_is_named(tmp_path: Path)
         history.read_history([bad])
 
 
-@pytest.mark.parametrize("module", [checker, history])
+@pytest.mark.parametrize("module", [checker, evidence, history])
 def test_the_checker_shares_no_code_with_the_product(module: object) -> None:
     tree = ast.parse(Path(str(getattr(module, "__file__", ""))).read_text())
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -378,6 +379,7 @@ def test_the_checker_shares_no_code_with_the_product(module: object) -> None:
     assert imported, "the file was read"
     allowed = (
         "tests.soak.history",
+        "tests.soak.evidence",
         "__future__",
         "ast",
         "bisect",

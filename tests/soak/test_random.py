@@ -77,7 +77,7 @@ def test_invariants_hold_under_random_faults_for_long(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(("mistake", "caught"), [("none", set()), ("deaf", {"I1"})])
 def test_the_random_test_can_fail(tmp_path: Path, mistake: str, caught: set[str]) -> None:
-    """The same run with a small agent of the test's own passes when that agent is right, and fails when it is careless."""
+    """The same run with a small agent of the test's own passes when it is right, and fails when it is careless."""
     runner = Runner(tmp_path, 2, SHORT, desired=DESIRED, ttl=TTL, program=("tests.soak.careless", "--mistake", mistake))
     runner.run()
     verdict = check(runner.records(), runner.limits)
