@@ -75,11 +75,11 @@ class TcpProxy:
     ``bytes_to_server``, ``bytes_to_client`` (delivered bytes only).
     """
 
-    def __init__(self, target: str, *, scheme: str = "http") -> None:
-        """Listen on a free loopback port and pass everything to ``target``."""
+    def __init__(self, target: str, *, scheme: str = "http", host: str = "127.0.0.1") -> None:
+        """Listen on a free port of ``host`` and pass everything to ``target``."""
         self._target = _split(target)
         self._scheme = target.split("://")[0] if "://" in target else scheme
-        self._port = PortReservation()
+        self._port = PortReservation(host)
         self._mode = Mode.PASS
         self._delay = 0.0
         self._cut_after: int | None = None
