@@ -1,0 +1,485 @@
+"""`EtcdClient`: the agent's front door, thin over session, registration and the etcd room."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from edl_agent import errors
+from edl_agent.address import check_port, configured_host
+from edl_agent.claiming import Claims
+from edl_agent.clock import Clock, SystemClock
+from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, make_settings
+from edl_agent.etcd import kv as kv_parts
+from edl_agent.etcd.connection import Connection
+from edl_agent.etcd.identity import TlsFiles
+from edl_agent.etcd.kv import KeyValue, Kv
+from edl_agent.etcd.lease import Leases
+from edl_agent.hooks import HookRunner
+from edl_agent.keeper import Keeper
+from edl_agent.keys import prefix_end
+from edl_agent.live_session import Session
+from edl_agent.prefix_watch import PrefixWatch, read_prefix
+from edl_agent.registration import Goal, Registration
+from edl_agent.session import Slot, closed, lost
+from edl_agent.stop_signals import StopSignals
+
+Key = str | bytes
+_Hook = TypeVar("_Hook", bound=Callable[..., object])
+
+
+class _Anything:
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY = _Anything()
+"""For ``compare_and_set(expected=ANY)``: whatever the key holds."""
+
+
+class EtcdClient:
+    """A pserver's or trainer's connection to etcd. Thread-safe. Construction neither blocks nor dials.
+
+    Args:
+        endpoints: comma-separated text or a list of ``http://h:p``, ``https://h:p``, ``h:p``.
+        num_pservers: creates ``/ps_desired`` if it is absent, an existing value wins; ``None`` waits for it.
+        dial_timeout: seconds to find a member that answers.
+        ttl: wanted lease time in seconds; etcd may grant more.
+        prefix: put before every key, for example ``/edl/jobs/<namespace>/<name>/<uid>``.
+        host: address to register; default ``POD_IP``, else the source address of the route to etcd.
+        tls: CA, client certificate and key files for https endpoints.
+        user: etcd user.
+        password: its password; or
+        password_file: a file with it, read again at each authentication.
+        reclaim: ``"always"``: a lost slot is claimed again by itself; ``"never"``: the program calls `register` again.
+        unsafe_plaintext_password: allow a password over http.
+        clock: for tests.
+
+    Raises:
+        ConfigurationError: (a ``ValueError``) names the bad part.
+
+    Example::
+
+        with EtcdClient("http://127.0.0.1:2379", num_pservers=2) as client:
+            index = client.register(7164)
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Iterable[str],
+        num_pservers: int | None = None,
+        dial_timeout: float = DEFAULT_DIAL_TIMEOUT,
+        ttl: float = DEFAULT_TTL,
+        *,
+        prefix: str = "",
+        host: str | None = None,
+        tls: TlsFiles | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        password_file: str | None = None,
+        reclaim: Reclaim = "always",
+        unsafe_plaintext_password: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = make_settings(
+            endpoints,
+            num_pservers,
+            dial_timeout=dial_timeout,
+            ttl=ttl,
+            prefix=prefix,
+            host=host,
+            tls=tls,
+            user=user,
+            password=password,
+            password_file=password_file,
+            reclaim=reclaim,
+            unsafe_plaintext_password=unsafe_plaintext_password,
+        )
+        self._keys = self._settings.keys
+        self._clock = clock or SystemClock()
+        self._pid = os.getpid()
+        self._hooks = HookRunner()
+        self._connection = Connection(
+            self._settings.endpoints, tls=tls, login=self._settings.login, dial_timeout=dial_timeout, clock=self._clock
+        )
+        self._kv = Kv(self._connection)
+        self._leases = Leases(self._connection)
+        self._session = Session(self._clock, self._hooks)
+        claims = Claims(self._kv, self._keys, self._clock, dial_timeout)
+        self._registration = Registration(
+            self._settings, self._session, self._connection, self._leases, claims, self._clock, self._hooks
+        )
+        self._keeper = Keeper(
+            self._session, self._leases, self._connection, self._clock, self._registration.log_waiting
+        )
+        self._lock = threading.Lock()
+        self._register_lock = threading.Lock()
+        self._goal: Goal | None = None
+        self._started = False
+        self._closing = False
+        self._closed = threading.Event()
+        self._signals: StopSignals | None = None
+
+    # --- session and slot ---
+
+    @property
+    def session(self) -> Session:
+        """State, index, epoch, lease and deadline, judged at the moment of reading."""
+        return self._session
+
+    @property
+    def waiting_for(self) -> str:
+        """What the registration waits for at the moment, for people; empty when it does not."""
+        return self._registration.waiting
+
+    def register(self, port: int, *, host: str | None = None, timeout: float | None = None, wait: bool = True) -> int:
+        """Claim a pserver index under a lease that is kept alive, and hold it until `shutdown`.
+
+        Waits for etcd, for ``/ps_desired`` and for a free slot. A second call returns the index held now (waiting for
+        it if it was just lost); with another port or host it is refused. After an error it may be called again.
+
+        Args:
+            port: TCP port of the pserver, 1..65535.
+            host: address to register in place of the client's.
+            timeout: seconds; ``None`` waits for ever.
+            wait: ``False`` raises `SlotsFull` at once when every slot is held.
+
+        Returns:
+            The index: the lowest free one when nobody contends.
+
+        Raises:
+            DeadlineExceeded: the timeout passed; nothing is left behind in etcd.
+            InvalidDesiredCount: ``/ps_desired`` holds no usable number.
+            SlotTakenOver: a newer process with the same address has taken the slot; final.
+            AuthenticationFailed: no, wrong or refused credentials.
+            PermissionDenied: the user may not write the job's keys.
+            NoSpace: etcd's quota is used up.
+            ClientClosed: `shutdown` was called.
+            LeaseLost: the slot was lost and ``reclaim="never"``.
+            ConfigurationError: bad port or host, or a second call that differs from the first.
+        """
+        self._check_usable()
+        goal = Goal(
+            check_port(port), configured_host(host if host is not None else self._settings.host, os.environ), wait
+        )
+        end = None if timeout is None else self._clock.monotonic() + timeout
+        with self._register_lock:
+            self._pursue(goal)
+            found: list[Slot] = []
+
+            def settled() -> bool:
+                slot = self._session.view().slot
+                if slot is not None:
+                    found[:] = [slot]
+                return bool(found) or self._closing or self._registration.error is not None
+
+            done = self._session.wait(settled, None if end is None else max(0.0, end - self._clock.monotonic()))
+            if found:
+                return found[0].index
+            self._check_usable()
+            error = self._registration.error
+            self._goal = None
+            if done and error is not None:
+                raise error
+            waiting = self._registration.waiting or "etcd"
+            trouble = self._connection.trouble
+            self._registration.pursue(None)
+            raise errors.DeadlineExceeded(
+                f"not registered within {timeout:g} s, waiting for {waiting}" + (f" ({trouble})" if trouble else "")
+            )
+
+    def open(self, *, timeout: float | None = None) -> None:
+        """Open a session without a slot (trainers): a lease, kept alive, for ``put_key(..., with_lease=True)``.
+
+        Args:
+            timeout: seconds; ``None`` waits for ever.
+
+        Raises:
+            DeadlineExceeded, AuthenticationFailed, PermissionDenied, NoSpace, ClientClosed, ConfigurationError: as
+            `register`.
+        """
+        self._check_usable()
+        with self._register_lock:
+            self._pursue(Goal(None))
+            done = self._session.wait(
+                lambda: self._session.view().alive or self._closing or self._registration.error is not None, timeout
+            )
+            self._check_usable()
+            if self._session.view().alive:
+                return
+            error = self._registration.error
+            self._goal = None
+            if done and error is not None:
+                raise error
+            trouble = self._connection.trouble
+            self._registration.pursue(None)
+            raise errors.DeadlineExceeded(f"no session within {timeout:g} s" + (f" ({trouble})" if trouble else ""))
+
+    def on_registered(self, callback: _Hook) -> _Hook:
+        """Call ``callback(slot)`` after each claim; usable as a decorator. `Slot` has index, epoch and address."""
+        return self._hook("registered", callback)
+
+    def on_suspended(self, callback: _Hook) -> _Hook:
+        """Call ``callback()`` when etcd has not answered for most of the lease time.
+
+        Keep serving, start nothing new.
+        """
+        return self._hook("suspended", callback)
+
+    def on_connected(self, callback: _Hook) -> _Hook:
+        """Call ``callback()`` when a suspended session is answered again."""
+        return self._hook("connected", callback)
+
+    def on_lost(self, callback: _Hook) -> _Hook:
+        """Call ``callback(loss, slot)`` once per loss.
+
+        A `LeaseLost` and the `Slot` that was held (``None`` for a session without one).
+        """
+        return self._hook("lost", callback)
+
+    def on_desired_changed(self, callback: _Hook) -> _Hook:
+        """Call ``callback(count)`` when ``/ps_desired`` is set while a slot is held."""
+        return self._hook("desired_changed", callback)
+
+    # --- keys ---
+
+    def get_key(self, key: Key, timeout: float = 1.0) -> bytes | None:
+        """Read one key, linearizable.
+
+        Args:
+            key: below the client's prefix.
+            timeout: seconds.
+
+        Returns:
+            The value, ``None`` where the key is absent.
+
+        Raises:
+            DeadlineExceeded: no answer in time; and the other errors of the tree that etcd gives cause for.
+        """
+        self._check_usable()
+        return self._kv.get(self._keys.full(key), self._clock.monotonic() + timeout)
+
+    def get_prefix(self, prefix: Key, timeout: float = 5.0) -> list[KeyValue]:
+        """Read all keys with a prefix, in pages at one revision, sorted by key.
+
+        Returns:
+            Pairs with keys as this client names them (without its own prefix).
+        """
+        self._check_usable()
+        full = self._keys.full(prefix)
+        pairs, _ = read_prefix(self._kv, full, prefix_end(full), self._clock.monotonic() + timeout)
+        return [pair._replace(key=self._keys.relative(pair.key)) for pair in pairs]
+
+    def put_key(self, key: Key, value: bytes, timeout: float = 1.0, with_lease: bool = False) -> None:
+        """Write one key. Sent at most once.
+
+        Args:
+            key: below the client's prefix.
+            value: up to etcd's request limit (1.5 MiB by default).
+            timeout: seconds.
+            with_lease: bind the key to the session's lease, so that it vanishes with this process.
+
+        Raises:
+            UnknownOutcome: the answer was lost; at the deadline it is a `WriteDeadlineExceeded`, which is a
+                `DeadlineExceeded` too.
+            DeadlineExceeded: never sent.
+            LeaseLost: ``with_lease`` and no live lease; nothing was written.
+        """
+        self._check_usable()
+        lease = self._live_lease() if with_lease else 0
+        try:
+            self._kv.put(self._keys.full(key), _bytes(value), self._clock.monotonic() + timeout, lease)
+        except errors.LeaseLost as error:
+            self._server_lost(lease, error)
+            raise
+
+    def delete_key(self, key: Key, timeout: float = 1.0) -> bool:
+        """Delete one key. Sent at most once, errors as `put_key`. Returns whether it was there."""
+        self._check_usable()
+        return self._kv.delete(self._keys.full(key), self._clock.monotonic() + timeout)
+
+    def compare_and_set(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        expected: bytes | _Anything | None = ANY,
+        guarded: bool = True,
+        with_lease: bool = False,
+        timeout: float = 1.0,
+    ) -> bool:
+        """Write one key if it holds what is expected and, when ``guarded``.
+
+        If this session still holds its slot; in one transaction.
+
+        Args:
+            key: below the client's prefix.
+            value: the new value.
+            expected: the value that the key must hold, ``None`` = absent, `ANY` = whatever.
+            guarded: compare the slot key's mod revision and lease, so that nobody who lost a slot can still write for
+                it.
+            with_lease: bind the key to the session's lease.
+            timeout: seconds.
+
+        Returns:
+            Whether it was written; ``False`` = the key holds something else than expected.
+
+        Raises:
+            LeaseLost: guarded, and the slot is not (or no longer) held; nothing was written.
+            UnknownOutcome: the answer was lost.
+        """
+        self._check_usable()
+        full = self._keys.full(key)
+        compares, failure = [], []
+        view = self._session.view()
+        if guarded:
+            if view.slot is None or view.lease is None:
+                raise view.loss or errors.LeaseLost("no slot is held")
+            slot_key = self._keys.slot(view.slot.index)
+            compares += [
+                kv_parts.modified_at(slot_key, view.slot.epoch),
+                kv_parts.leased_by(slot_key, view.lease.lease_id),
+            ]
+            failure.append(kv_parts.range_op(slot_key))
+        if expected is None:
+            compares.append(kv_parts.absent(full))
+        elif not isinstance(expected, _Anything):
+            compares.append(kv_parts.value_is(full, _bytes(expected)))
+        lease = self._live_lease() if with_lease else 0
+        try:
+            result = self._kv.txn(
+                compares, [kv_parts.put_op(full, _bytes(value), lease)], failure, self._clock.monotonic() + timeout
+            )
+        except errors.LeaseLost as error:
+            self._server_lost(lease, error)
+            raise
+        if not result.succeeded and guarded and view.slot is not None and view.lease is not None:
+            found = result.ranges[0]
+            if not found or found[0].mod_revision != view.slot.epoch or found[0].lease != view.lease.lease_id:
+                raise errors.LeaseLost(
+                    f"slot {view.slot.index} is no longer held with epoch {view.slot.epoch}; nothing was written"
+                )
+        return result.succeeded
+
+    def guarded_put(self, key: Key, value: bytes, timeout: float = 1.0) -> None:
+        """Write one key if this session still holds its slot: `compare_and_set` without an expectation."""
+        self.compare_and_set(key, value, timeout=timeout)
+
+    def watch_prefix(self, prefix: Key, *, start_revision: int | None = None, timeout: float = 5.0) -> PrefixWatch:
+        """Read a prefix and watch it from there.
+
+        Args:
+            prefix: below the client's prefix; not empty.
+            start_revision: begin at this revision (>= 1) in place of a read.
+            timeout: seconds for each full read.
+
+        Returns:
+            An iterator over `WatchEvent` with the initial pairs in ``snapshot``.
+        """
+        self._check_usable()
+        if start_revision is not None and start_revision < 1:
+            raise errors.ConfigurationError(f"start_revision must be at least 1, not {start_revision}")
+        full = self._keys.full(prefix)
+        return PrefixWatch(self._connection, self._kv, self._keys, full, start_revision, timeout, self._clock)
+
+    # --- end ---
+
+    def shutdown(self) -> None:
+        """Revoke the lease (the slot is free at once), stop the threads, close the connection.
+
+        Idempotent, from any thread, bounded: about ``dial_timeout`` when etcd is away. A no-op in a forked child.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if not first:
+            self._closed.wait(self._settings.dial_timeout + 2.0)
+            return
+        try:
+            self._stop()
+        finally:
+            self._closed.set()
+
+    def install_signal_handlers(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
+        """On these signals shut down, then let the signal do what it did before (by default: end the process).
+
+        Raises:
+            ValueError: not called on the main thread.
+        """
+        self._signals = StopSignals(self.shutdown, signals)
+
+    def __enter__(self) -> "EtcdClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        endpoints = ",".join(map(str, self._settings.endpoints))
+        return f"<EtcdClient {endpoints} prefix={self._keys.prefix!r} {self._session!r}>"
+
+    # --- inside ---
+
+    def _stop(self) -> None:
+        self._registration.stop()
+        self._keeper.stop()
+        self._session.change(lambda view, now: closed(view))
+        lease_id = self._registration.lease_in_work
+        if lease_id is not None:
+            with contextlib.suppress(errors.EdlAgentError):  # etcd is away: the lease ends by itself
+                self._leases.revoke(lease_id, self._clock.monotonic() + self._settings.dial_timeout)
+        self._connection.close()
+        for thread in (self._registration.thread, self._keeper.thread):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(1.0)
+        self._hooks.close(0.2)
+
+    def _pursue(self, goal: Goal) -> None:
+        """Start the threads if need be and set the goal, unless it is pursued already."""
+        if isinstance(self._registration.error, errors.SlotTakenOver):
+            raise self._registration.error
+        if self._goal is not None and (self._goal.port, self._goal.host) != (goal.port, goal.host):
+            raise errors.ConfigurationError(
+                "this client has a session for another port or host already; make a client of its own for each"
+            )
+        resigned = self._settings.reclaim == "never" and self._session.view().loss is not None
+        if self._goal is None or resigned:
+            self._goal = goal
+            self._registration.pursue(goal)
+        with self._lock:
+            if self._closing:
+                raise errors.ClientClosed("the client was shut down")
+            if not self._started:
+                self._started = True
+                self._keeper.start()
+                self._registration.thread.start()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise errors.ForkedClient("this client was made before fork(); make a new one in the child")
+        if self._closing:
+            raise errors.ClientClosed("the client was shut down")
+
+    def _live_lease(self) -> int:
+        view = self._session.view()
+        if not view.alive or view.lease is None:
+            raise view.loss or errors.LeaseLost("there is no session: call register() or open() first")
+        return view.lease.lease_id
+
+    def _server_lost(self, lease_id: int, error: errors.LeaseLost) -> None:
+        self._session.change(
+            lambda view, now: lost(view, error) if view.lease is not None and view.lease.lease_id == lease_id else view
+        )
+
+    def _hook(self, name: str, callback: _Hook) -> _Hook:
+        self._hooks.add(name, callback)
+        return callback
+
+
+def _bytes(value: bytes) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise errors.ConfigurationError(f"a value must be bytes, not {type(value).__name__}")
+    return bytes(value)

@@ -1,0 +1,99 @@
+"""Who we are to etcd and whom we trust: TLS files, user and password. Files are read anew whenever they changed."""
+
+import logging
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from edl_agent.errors import AuthenticationFailed, ConfigurationError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """TLS settings. gRPC's own default is kept: TLS 1.2 or newer, certificate and host name checked.
+
+    There is no way to switch it off.
+
+    Attributes:
+        ca: file with the certificates to trust; ``None`` = those that come with gRPC.
+        cert: client certificate chain file, with ``key``.
+        key: its private key file; should be readable by its owner only.
+        server_name: name to expect in the server's certificate in place of the endpoint's host.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigurationError("TLS: a client certificate and its key go together, only one of them is given")
+
+    def fingerprint(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes when a file was replaced or rewritten; a missing file reads as zeros."""
+        return tuple(_stat(path) for path in (self.ca, self.cert, self.key) if path is not None)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises:
+            AuthenticationFailed: a file cannot be read.
+        """
+        if self.key is not None:
+            _warn_if_open(self.key)
+        ca, cert, key = (None if path is None else _read(path) for path in (self.ca, self.cert, self.key))
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """User and password; the password from a file is read at each authentication.
+
+    So that a changed secret is picked up.
+    """
+
+    user: str
+    secret: str | None = field(default=None, repr=False)
+    secret_file: str | None = None
+
+    def password(self) -> str:
+        """The password now.
+
+        Raises:
+            AuthenticationFailed: the file cannot be read.
+        """
+        if self.secret_file is None:
+            return self.secret or ""
+        return _read(self.secret_file).decode().rstrip("\r\n")
+
+
+def _stat(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
+
+
+def _warn_if_open(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        _log.warning(
+            "Private key %s is readable by others than its owner (mode %o); set it to 600", path, stat.S_IMODE(mode)
+        )

@@ -1,0 +1,142 @@
+"""PURE: the key schema. Names below the job's prefix, range ends, and how values are written.
+
+Without a prefix the names are exactly those of the original (``/ps_desired``, ``/ps/<i>``, ``/checkpoints/<i>``): old
+Go pservers and trainers read and write the same keys.
+"""
+
+import re
+from dataclasses import dataclass
+
+from edl_agent.errors import ConfigurationError, InvalidDesiredCount
+
+MAX_DESIRED = 10_000
+"""Largest accepted ``/ps_desired``: the cap on replica counts of the security rules; a typo must not cost memory."""
+
+_DECIMAL = re.compile(rb"[0-9]{1,9}")
+_SLOT = re.compile(rb"(?:0|[1-9][0-9]{0,8})")
+_PREFIX_PART = re.compile(r"[A-Za-z0-9._~-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySchema:
+    """All keys of one job.
+
+    Attributes:
+        prefix: ``""`` or ``/part/part`` without a slash at the end.
+    """
+
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.prefix:
+            return
+        parts = self.prefix.split("/")
+        if parts[0] != "":
+            raise ConfigurationError(f"prefix {self.prefix!r} must begin with '/'")
+        for part in parts[1:]:
+            if not _PREFIX_PART.fullmatch(part) or part in (".", ".."):
+                raise ConfigurationError(
+                    f"prefix {self.prefix!r} has the bad part {part!r}: use letters, digits, '.', '_', '~', '-'"
+                )
+
+    def full(self, key: str | bytes) -> bytes:
+        """The key as etcd sees it.
+
+        Args:
+            key: as the program names it, without the prefix.
+
+        Raises:
+            ConfigurationError: the key is empty, or could leave the job's prefix because it does not begin with ``/``.
+        """
+        raw = key.encode() if isinstance(key, str) else bytes(key)
+        if not raw:
+            raise ConfigurationError("the key is empty")
+        if self.prefix and not raw.startswith(b"/"):
+            raise ConfigurationError(f"key {raw!r} must begin with '/' since the client has the prefix {self.prefix!r}")
+        return self.prefix.encode() + raw
+
+    def relative(self, full: bytes) -> bytes:
+        """The inverse of `full`."""
+        return full[len(self.prefix.encode()) :]
+
+    @property
+    def desired(self) -> bytes:
+        """Key of the wanted number of pservers."""
+        return self.full("/ps_desired")
+
+    @property
+    def slots(self) -> bytes:
+        """Prefix of all slot keys."""
+        return self.full("/ps/")
+
+    @property
+    def slots_end(self) -> bytes:
+        """End (exclusive) of the range of slot keys."""
+        return prefix_end(self.slots)
+
+    @property
+    def board_end(self) -> bytes:
+        """End (exclusive) of the smallest range from `slots` on that holds both the slots and ``/ps_desired``.
+
+        One range is one request, read at one revision. Keys of others that sort in between (``/ps0`` .. ``/ps_d``) are
+        passed over.
+        """
+        return self.desired + b"\0"
+
+    def slot(self, index: int) -> bytes:
+        """Key of one pserver index."""
+        return self.slots + str(index).encode()
+
+    def slot_index(self, full: bytes) -> int | None:
+        """The index that a full key names.
+
+        Or ``None`` where it is not a slot key (``/ps/01`` and ``/ps/x`` are not).
+        """
+        if not full.startswith(self.slots):
+            return None
+        text = full[len(self.slots) :]
+        return int(text) if _SLOT.fullmatch(text) else None
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The smallest key that is greater than every key with this prefix.
+
+    Args:
+        prefix: not empty. One of only ``0xff`` bytes has no such key: a zero byte then means "to the end" (etcd's rule).
+    """
+    for position in range(len(prefix) - 1, -1, -1):
+        if prefix[position] < 0xFF:
+            return prefix[:position] + bytes([prefix[position] + 1])
+    return b"\0"
+
+
+def parse_desired(raw: bytes) -> int:
+    """The number in ``/ps_desired``.
+
+    Args:
+        raw: the value as stored: decimal ASCII digits and nothing else.
+
+    Raises:
+        InvalidDesiredCount: anything else (empty, sign, blank, newline, not in 1..`MAX_DESIRED`).
+    """
+    if not _DECIMAL.fullmatch(raw):
+        raise InvalidDesiredCount(
+            f"/ps_desired holds {raw[:40]!r}, not a decimal number: put a number in 1..{MAX_DESIRED}"
+        )
+    value = int(raw)
+    if not 1 <= value <= MAX_DESIRED:
+        raise InvalidDesiredCount(f"/ps_desired is {value}: put a number in 1..{MAX_DESIRED}")
+    return value
+
+
+def check_desired(value: object) -> int:
+    """A pserver count given by a program.
+
+    Raises:
+        ConfigurationError: not an ``int`` in 1..`MAX_DESIRED`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DESIRED:
+        raise ConfigurationError(
+            f"num_pservers must be a whole number in 1..{MAX_DESIRED} (or None to wait for /ps_desired), not {value!r}"
+        )
+    return value

@@ -1,0 +1,201 @@
+"""PURE: how an index is claimed. (what is there, who am I) -> claim, create the count, wait, or refuse.
+
+What is there is a `Board`: ``/ps_desired`` and all slot keys, read at one revision. The decision is only a proposal:
+the transaction that carries it out compares everything that the decision relied on, so a stale board costs a second try
+and nothing else.
+"""
+
+from dataclasses import dataclass
+
+from edl_agent.errors import EdlAgentError, InvalidDesiredCount, LeaseLost, SlotTakenOver, SlotWithdrawn
+from edl_agent.keys import parse_desired
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKey:
+    """One slot key as stored: who (address), since which put (mod revision = epoch), under which lease (0 = none)."""
+
+    index: int
+    address: bytes
+    mod_revision: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All that matters for a claim, at one revision. ``desired`` is the raw value of ``/ps_desired`` or ``None``."""
+
+    revision: int
+    desired: bytes | None
+    slots: tuple[SlotKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who asks.
+
+    Attributes:
+        address: ``ip:port``.
+        num_pservers: the count to create where none is set; ``None`` waits for somebody else to set it.
+        own_leases: every lease that this client had.
+        held: whether this client ever held a slot.
+        preferred: the index held last.
+        contended: whether a claim of ours has just failed against another's.
+        draw: a number in [0, 1) drawn by the caller, used to spread contenders.
+    """
+
+    address: bytes
+    num_pservers: int | None = None
+    own_leases: frozenset[int] = frozenset()
+    held: bool = False
+    preferred: int | None = None
+    contended: bool = False
+    draw: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDesired:
+    """Put ``/ps_desired`` if it is still absent, then look again."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Put the slot key ``index``, if ``/ps_desired`` still reads ``desired`` and the slot is as seen.
+
+    Attributes:
+        index: the slot.
+        desired: raw value of the count that was decided on.
+        replaces: the key that is taken over (our own older incarnation's); ``None`` = the slot must be free.
+        empty_board: no slot key existed at all.
+    """
+
+    index: int
+    desired: bytes
+    replaces: SlotKey | None = None
+    empty_board: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done until the board changes. ``full`` tells a full board from a missing count."""
+
+    reason: str
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Waiting would not help."""
+
+    error: EdlAgentError
+
+
+Decision = CreateDesired | Claim | Wait | Refuse
+
+
+def decide(board: Board, me: Claimant) -> Decision:
+    """What to do next.
+
+    Rules, first match:
+
+    1. no count: create it, or wait where none was given; an unusable count is refused;
+    2. a slot key with my address: mine from before (same process, or an older one that had this address) is taken over
+       in place, so an address never holds two slots; after having held a slot myself, a foreign lease on my address
+       means a newer twin: give up for good;
+    3. the index held last, if free;
+    4. the lowest free index, or after losing a race any free one, so that a thousand starters do not queue at the same
+       index;
+    5. nothing free: wait.
+    """
+    if board.desired is None:
+        if me.num_pservers is None:
+            return Wait("/ps_desired to be set")
+        return CreateDesired(me.num_pservers)
+    try:
+        desired = parse_desired(board.desired)
+    except InvalidDesiredCount as error:
+        return Refuse(error)
+    for slot in board.slots:
+        if slot.address == me.address:
+            return _own_address(slot, board.desired, desired, me)
+    taken = {slot.index for slot in board.slots}
+    free = [index for index in range(desired) if index not in taken]
+    if not free:
+        return Wait(_full_text(board, desired), full=True)
+    if me.preferred in free:
+        index = me.preferred
+    elif me.contended:
+        index = free[int(me.draw * len(free))]
+    else:
+        index = free[0]
+    return Claim(index, board.desired, empty_board=not board.slots)
+
+
+def _own_address(slot: SlotKey, raw: bytes, desired: int, me: Claimant) -> Decision:
+    if slot.lease == 0:
+        return Wait(
+            f"slot {slot.index}, which carries this address without a lease, to be deleted by hand (etcdctl del)"
+        )
+    if me.held and slot.lease not in me.own_leases:
+        return Refuse(
+            SlotTakenOver(
+                f"a newer process with the address {me.address.decode(errors='replace')} holds slot {slot.index}"
+            )
+        )
+    if slot.index >= desired:
+        return Wait(f"the old key of slot {slot.index}, above the desired count {desired}, to expire")
+    return Claim(slot.index, raw, replaces=slot)
+
+
+def _full_text(board: Board, desired: int) -> str:
+    stuck = sorted(slot.index for slot in board.slots if slot.lease == 0)
+    text = f"a free slot (all {desired} are held)"
+    if stuck:
+        text += f"; held by keys without a lease, which never expire (etcdctl del frees them): {stuck}"
+    return text
+
+
+# --- guarding a held slot ---
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a holder knows: its index, its address, its epoch (mod revision of its key)."""
+
+    index: int
+    address: bytes
+    epoch: int
+
+
+def judge_slot(present: SlotKey | None, mine: Holding) -> LeaseLost | None:
+    """Whether the slot key, as just seen, still means that I hold it; the reason if not.
+
+    A key put by somebody else is never written back over (fault row A36). My own address under a newer put and a lease
+    is a newer process with the same address: final.
+    """
+    if present is None:
+        return LeaseLost(f"the key of slot {mine.index} was deleted")
+    if present.mod_revision <= mine.epoch:
+        return None
+    if present.address == mine.address and present.lease:
+        return SlotTakenOver(
+            f"a newer process with the address {mine.address.decode(errors='replace')} took slot {mine.index} over"
+        )
+    return LeaseLost(f"the key of slot {mine.index} was overwritten by somebody else")
+
+
+def judge_desired(raw: bytes, mine: Holding) -> tuple[int | None, LeaseLost | None]:
+    """The new count (``None`` = unusable, then nothing changes) and the loss if it leaves no room for my index.
+
+    Rule for a lowered count: holders of an index at or above it release their slot and wait for a free one; nobody else
+    is renumbered.
+    """
+    try:
+        desired = parse_desired(raw)
+    except InvalidDesiredCount:
+        return None, None
+    if mine.index >= desired:
+        return desired, SlotWithdrawn(f"/ps_desired was lowered to {desired}; slot {mine.index} is released")
+    return desired, None

@@ -1,0 +1,56 @@
+"""Offered, never imposed: shut clients down on SIGTERM and SIGINT, then let the signal do what it did before."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+_ChainedHandler = Callable[[int, FrameType | None], Any] | int | None
+
+
+class StopSignals:
+    """Handlers for some signals.
+
+    The first signal starts ``shutdown`` on a thread of its own, since the interrupted main thread may hold any
+    lock; when that is done the previous handler (or the default action) gets the signal. Signals in between are
+    ignored: shutting down is bounded already.
+
+    Args:
+        shutdown: bounded and idempotent.
+        signals: which.
+
+    Raises:
+        ValueError: not called on the main thread (Python's rule for signal handlers).
+    """
+
+    def __init__(self, shutdown: Callable[[], None], signals: Iterable[int]) -> None:
+        self._shutdown = shutdown
+        self._started = False
+        self._done = False
+        self._previous: dict[int, _ChainedHandler] = {number: signal.signal(number, self._handle) for number in signals}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._done:
+            previous = self._previous[number]
+            signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+            if callable(previous):
+                previous(number, frame)
+            elif previous != signal.SIG_IGN:
+                signal.raise_signal(number)
+        elif not self._started:
+            self._started = True
+            threading.Thread(target=self._stop, args=(number,), name="edl-shutdown", daemon=True).start()
+
+    def _stop(self, number: int) -> None:
+        try:
+            self._shutdown()
+        except Exception:
+            _log.exception("Shutdown on signal %d failed", number)
+        finally:
+            self._done = True
+            os.kill(os.getpid(), number)
