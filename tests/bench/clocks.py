@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from edl_agent.clock import Instant
+from edl_agent.session import Instant
 
 
 class FakeClock:
