@@ -5,14 +5,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edl_agent import EtcdClient
-from edl_agent.testing import EtcdServer
+from tests.conftest import SharedEtcd
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_FILE = ROOT / "requirements" / "interop.txt"
@@ -51,9 +50,9 @@ def etcd3_python() -> Path:
 
 
 @pytest.fixture
-def etcd3(etcd3_python: Path, etcd_server: EtcdServer) -> Peer:
+def etcd3(etcd3_python: Path, etcd: SharedEtcd) -> Peer:
     def call(*arguments: str) -> str:
-        command = [str(etcd3_python), str(PEER), etcd_server.endpoint, *arguments]
+        command = [str(etcd3_python), str(PEER), etcd.endpoint, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -62,14 +61,8 @@ def etcd3(etcd3_python: Path, etcd_server: EtcdServer) -> Peer:
 
 
 @pytest.fixture
-def prefix() -> str:
-    """Keys of this test alone, on the server that all tests of the session share."""
-    return f"/interop/{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def client(etcd_server: EtcdServer, prefix: str) -> EtcdClient:
-    return EtcdClient(etcd_server.client_url, 2, prefix=prefix)
+def client(etcd: SharedEtcd, prefix: str) -> EtcdClient:
+    return EtcdClient(etcd.client_url, 2, prefix=prefix)
 
 
 @pytest.mark.timeout(360)  # the first test makes the virtual environment
@@ -101,11 +94,11 @@ def test_etcd3_sees_a_registration_and_its_end(client: EtcdClient, prefix: str, 
 
 @pytest.mark.timeout(360)
 def test_etcd3_is_told_when_a_slot_is_given_back(
-    client: EtcdClient, prefix: str, etcd3_python: Path, etcd_server: EtcdServer
+    client: EtcdClient, prefix: str, etcd3_python: Path, etcd: SharedEtcd
 ) -> None:
     with client:
         client.register(7164, host="10.0.0.7", timeout=20.0)
-        command = [str(etcd3_python), str(PEER), etcd_server.endpoint, "watch", f"{prefix}/ps/0"]
+        command = [str(etcd3_python), str(PEER), etcd.endpoint, "watch", f"{prefix}/ps/0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
             try:
                 assert watcher.stdout is not None
@@ -128,9 +121,9 @@ def test_edl_respects_a_slot_and_a_count_that_etcd3_wrote(client: EtcdClient, pr
 
 
 @pytest.mark.smoke
-def test_etcdctl_reads_and_writes_the_same_keys(client: EtcdClient, prefix: str, etcd_server: EtcdServer) -> None:
+def test_etcdctl_reads_and_writes_the_same_keys(client: EtcdClient, prefix: str, etcd: SharedEtcd) -> None:
     def etcdctl(*arguments: str) -> str:
-        return etcd_server.etcdctl(*arguments)
+        return etcd.etcdctl(*arguments)
 
     etcdctl("put", f"{prefix}/theirs", "by etcdctl")
     with client:
