@@ -1,6 +1,7 @@
 """The address under which a pserver is registered."""
 
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -38,6 +39,22 @@ def check_host(host: str) -> str:
     if address.is_unspecified:
         raise ConfigurationError(f"host {host!r} is the wildcard address, which nobody can dial")
     return str(address)
+
+
+def check_name(name: str) -> str:
+    """A trainer's address or name: printable ASCII without blanks, at most 253 characters (DNS's limit).
+
+    Raises:
+        ConfigurationError: anything else.
+    """
+    if not re.fullmatch(r"[!-~]{1,253}", name):
+        raise ConfigurationError(f"the name {name!r} is not 1 to 253 printable ASCII characters without blanks")
+    return name
+
+
+def default_name(environment: Mapping[str, str]) -> str:
+    """``POD_NAME``, else hostname-pid: the name under which an agent reports."""
+    return environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
 
 
 def join(host: str, port: int) -> str:

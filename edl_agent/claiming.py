@@ -11,7 +11,7 @@ from edl_agent import errors
 from edl_agent.clock import Clock
 from edl_agent.etcd import kv
 from edl_agent.etcd.kv import Kv
-from edl_agent.keys import KeySchema
+from edl_agent.keys import SlotFamily
 from edl_agent.slots import Board, Claim, Claimant, CreateDesired, Refuse, SlotKey, Wait, decide
 
 
@@ -41,20 +41,20 @@ class Claims:
 
     Args:
         kv_service: the store.
-        keys: names below the job's prefix.
+        family: whose slots.
         clock: for deadlines.
         call_timeout: seconds per request.
     """
 
-    def __init__(self, kv_service: Kv, keys: KeySchema, clock: Clock, call_timeout: float) -> None:
+    def __init__(self, kv_service: Kv, family: SlotFamily, clock: Clock, call_timeout: float) -> None:
         self._kv = kv_service
-        self._keys = keys
+        self._family = family
         self._clock = clock
         self._call_timeout = call_timeout
 
     def look(self) -> Board:
-        """``/ps_desired`` and all slots at one revision, in one request."""
-        pairs, revision = self._kv.range(self._keys.slots, self._keys.board_end, self._deadline())
+        """The count and all slots at one revision, in one request."""
+        pairs, revision = self._kv.range(self._family.prefix, self._family.board_end, self._deadline())
         return self._board(pairs, revision)
 
     def attempt(self, lease_id: int, me: Claimant, draw: "list[float] | None" = None) -> Held | Blocked:
@@ -96,7 +96,9 @@ class Claims:
         raise errors.ProtocolError("a million claims in a row were refused")  # pragma: no cover
 
     def _create_desired(self, value: int) -> None:
-        key = self._keys.desired
+        key = self._family.desired
+        if key is None:
+            raise errors.ProtocolError("slots without a count were asked to create one")
         # The outcome does not matter: the next look shows the count that won.
         try:
             self._kv.txn([kv.absent(key)], [kv.put_op(key, str(value).encode())], [], self._deadline())
@@ -104,17 +106,22 @@ class Claims:
             return
 
     def _claim(self, claim: Claim, lease_id: int, address: bytes) -> Held | Board:
-        keys = self._keys
-        slot = keys.slot(claim.index)
-        compares = [kv.value_is(keys.desired, claim.desired), kv.no_lease_in(keys.slots, keys.slots_end, lease_id)]
+        family = self._family
+        slot = family.key(claim.index)
+        compares = [kv.no_lease_in(family.prefix, family.end, lease_id)]
+        if family.desired is not None:
+            compares.append(kv.value_is(family.desired, claim.desired))
         if claim.replaces is not None:
             compares.append(kv.modified_at(slot, claim.replaces.mod_revision))
         elif claim.empty_board:
-            compares.append(kv.range_absent(keys.slots, keys.slots_end))
+            compares.append(kv.range_absent(family.prefix, family.end))
         else:
-            compares += [kv.absent(slot), kv.no_value_in(keys.slots, keys.slots_end, address)]
+            compares += [kv.absent(slot), kv.no_value_in(family.prefix, family.end, address)]
         result = self._kv.txn(
-            compares, [kv.put_op(slot, address, lease_id)], [kv.range_op(keys.slots, keys.board_end)], self._deadline()
+            compares,
+            [kv.put_op(slot, address, lease_id)],
+            [kv.range_op(family.prefix, family.board_end)],
+            self._deadline(),
         )
         if result.succeeded:
             return Held(claim.index, result.revision, result.revision, claim.replaces.lease if claim.replaces else None)
@@ -124,9 +131,9 @@ class Claims:
         desired = None
         slots = []
         for pair in pairs:
-            if pair.key == self._keys.desired:
+            if pair.key == self._family.desired:
                 desired = pair.value
-            elif (index := self._keys.slot_index(pair.key)) is not None:
+            elif (index := self._family.index(pair.key)) is not None:
                 slots.append(SlotKey(index, pair.value, pair.mod_revision, pair.lease))
         return Board(revision, desired, tuple(slots))
 

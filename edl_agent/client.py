@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from edl_agent import errors
-from edl_agent.address import check_port, configured_host
+from edl_agent.address import check_name, check_port, configured_host, default_name
 from edl_agent.claiming import Claims
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, make_settings
@@ -19,7 +19,7 @@ from edl_agent.etcd.kv import KeyValue, Kv
 from edl_agent.etcd.lease import Leases
 from edl_agent.hooks import HookRunner
 from edl_agent.keeper import Keeper
-from edl_agent.keys import prefix_end
+from edl_agent.keys import Role, prefix_end
 from edl_agent.live_session import Session
 from edl_agent.prefix_watch import PrefixWatch, read_prefix
 from edl_agent.registration import Goal, Registration
@@ -107,7 +107,8 @@ class EtcdClient:
         self._kv = Kv(self._connection)
         self._leases = Leases(self._connection)
         self._session = Session(self._clock, self._hooks)
-        claims = Claims(self._kv, self._keys, self._clock, dial_timeout)
+        roles: tuple[Role, ...] = ("pserver", "trainer")
+        claims = {role: Claims(self._kv, self._keys.family(role), self._clock, dial_timeout) for role in roles}
         self._registration = Registration(
             self._settings, self._session, self._connection, self._leases, claims, self._clock, self._hooks
         )
@@ -161,34 +162,24 @@ class EtcdClient:
             ConfigurationError: bad port or host, or a second call that differs from the first.
         """
         self._check_usable()
-        goal = Goal(
-            check_port(port), configured_host(host if host is not None else self._settings.host, os.environ), wait
-        )
-        end = None if timeout is None else self._clock.monotonic() + timeout
-        with self._register_lock:
-            self._pursue(goal)
-            found: list[Slot] = []
+        found = configured_host(host if host is not None else self._settings.host, os.environ)
+        return self._register(Goal("pserver", check_port(port), found, wait), timeout)
 
-            def settled() -> bool:
-                slot = self._session.view().slot
-                if slot is not None:
-                    found[:] = [slot]
-                return bool(found) or self._closing or self._registration.error is not None
+    def register_trainer(self, address: str | None = None, *, timeout: float | None = None) -> int:
+        """Claim a trainer index ``/trainer/<i>``, as `register` does for pservers; there are as many as trainers come.
 
-            done = self._session.wait(settled, None if end is None else max(0.0, end - self._clock.monotonic()))
-            if found:
-                return found[0].index
-            self._check_usable()
-            error = self._registration.error
-            self._goal = None
-            if done and error is not None:
-                raise error
-            waiting = self._registration.waiting or "etcd"
-            trouble = self._connection.trouble
-            self._registration.pursue(None)
-            raise errors.DeadlineExceeded(
-                f"not registered within {timeout:g} s, waiting for {waiting}" + (f" ({trouble})" if trouble else "")
-            )
+        Args:
+            address: ``ip:port`` or a name, unique among the job's trainers; default ``POD_NAME``, else hostname-pid.
+            timeout: seconds; ``None`` waits for ever.
+
+        Returns:
+            The index: the lowest free one when nobody contends.
+
+        Raises:
+            EdlAgentError: as `register`.
+        """
+        self._check_usable()
+        return self._register(Goal("trainer", host=check_name(address or default_name(os.environ))), timeout)
 
     def open(self, *, timeout: float | None = None) -> None:
         """Open a session without a slot (trainers): a lease, kept alive, for ``put_key(..., with_lease=True)``.
@@ -337,7 +328,7 @@ class EtcdClient:
         if guarded:
             if view.slot is None or view.lease is None:
                 raise view.loss or errors.LeaseLost("no slot is held")
-            slot_key = self._keys.slot(view.slot.index)
+            slot_key = self._keys.family(view.slot.role).key(view.slot.index)
             compares += [
                 kv_parts.modified_at(slot_key, view.slot.epoch),
                 kv_parts.leased_by(slot_key, view.lease.lease_id),
@@ -423,6 +414,33 @@ class EtcdClient:
 
     # --- inside ---
 
+    def _register(self, goal: Goal, timeout: float | None) -> int:
+        end = None if timeout is None else self._clock.monotonic() + timeout
+        with self._register_lock:
+            self._pursue(goal)
+            found: list[Slot] = []
+
+            def settled() -> bool:
+                slot = self._session.view().slot
+                if slot is not None:
+                    found[:] = [slot]
+                return bool(found) or self._closing or self._registration.error is not None
+
+            done = self._session.wait(settled, None if end is None else max(0.0, end - self._clock.monotonic()))
+            if found:
+                return found[0].index
+            self._check_usable()
+            error = self._registration.error
+            self._goal = None
+            if done and error is not None:
+                raise error
+            waiting = self._registration.waiting or "etcd"
+            trouble = self._connection.trouble
+            self._registration.pursue(None)
+            raise errors.DeadlineExceeded(
+                f"not registered within {timeout:g} s, waiting for {waiting}" + (f" ({trouble})" if trouble else "")
+            )
+
     def _stop(self) -> None:
         self._registration.stop()
         self._keeper.stop()
@@ -441,9 +459,13 @@ class EtcdClient:
         """Start the threads if need be and set the goal, unless it is pursued already."""
         if isinstance(self._registration.error, errors.SlotTakenOver):
             raise self._registration.error
-        if self._goal is not None and (self._goal.port, self._goal.host) != (goal.port, goal.host):
+        if self._goal is not None and (self._goal.role, self._goal.port, self._goal.host) != (
+            goal.role,
+            goal.port,
+            goal.host,
+        ):
             raise errors.ConfigurationError(
-                "this client has a session for another port or host already; make a client of its own for each"
+                "this client has a session for another role, port or host already; make a client of its own for each"
             )
         resigned = self._settings.reclaim == "never" and self._session.view().loss is not None
         if self._goal is None or resigned:

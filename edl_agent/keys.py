@@ -6,11 +6,15 @@ Go pservers and trainers read and write the same keys.
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from edl_agent.errors import ConfigurationError, InvalidDesiredCount
 
 MAX_DESIRED = 10_000
 """Largest accepted ``/ps_desired``: the cap on replica counts of the security rules; a typo must not cost memory."""
+
+Role = Literal["pserver", "trainer"]
+"""Who holds a slot."""
 
 _DECIMAL = re.compile(rb"[0-9]{1,9}")
 _SLOT = re.compile(rb"(?:0|[1-9][0-9]{0,8})")
@@ -60,41 +64,55 @@ class KeySchema:
         return full[len(self.prefix.encode()) :]
 
     @property
-    def desired(self) -> bytes:
-        """Key of the wanted number of pservers."""
-        return self.full("/ps_desired")
+    def pservers(self) -> "SlotFamily":
+        """``/ps/<i>``: as many slots as ``/ps_desired`` says."""
+        return SlotFamily(self.full("/ps/"), self.full("/ps_desired"))
 
     @property
-    def slots(self) -> bytes:
-        """Prefix of all slot keys."""
-        return self.full("/ps/")
+    def trainers(self) -> "SlotFamily":
+        """``/trainer/<i>``: as many slots as trainers come."""
+        return SlotFamily(self.full("/trainer/"), None)
+
+    def family(self, role: Role) -> "SlotFamily":
+        """The slots of a role."""
+        return self.pservers if role == "pserver" else self.trainers
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFamily:
+    """Numbered slots, each held by one process.
+
+    Attributes:
+        prefix: of the slot keys.
+        desired: key with the wanted number, ``None`` = no limit.
+    """
+
+    prefix: bytes
+    desired: bytes | None
 
     @property
-    def slots_end(self) -> bytes:
+    def end(self) -> bytes:
         """End (exclusive) of the range of slot keys."""
-        return prefix_end(self.slots)
+        return prefix_end(self.prefix)
 
     @property
     def board_end(self) -> bytes:
-        """End (exclusive) of the smallest range from `slots` on that holds both the slots and ``/ps_desired``.
+        """End (exclusive) of the smallest range from `prefix` on that holds both the slots and the count.
 
         One range is one request, read at one revision. Keys of others that sort in between (``/ps0`` .. ``/ps_d``) are
         passed over.
         """
-        return self.desired + b"\0"
+        return self.end if self.desired is None else self.desired + b"\0"
 
-    def slot(self, index: int) -> bytes:
-        """Key of one pserver index."""
-        return self.slots + str(index).encode()
+    def key(self, index: int) -> bytes:
+        """Key of one slot."""
+        return self.prefix + str(index).encode()
 
-    def slot_index(self, full: bytes) -> int | None:
-        """The index that a full key names.
-
-        Or ``None`` where it is not a slot key (``/ps/01`` and ``/ps/x`` are not).
-        """
-        if not full.startswith(self.slots):
+    def index(self, full: bytes) -> int | None:
+        """The index that a full key names, or ``None`` where it is no slot key (``/ps/01`` and ``/ps/x`` are not)."""
+        if not full.startswith(self.prefix):
             return None
-        text = full[len(self.slots) :]
+        text = full[len(self.prefix) :]
         return int(text) if _SLOT.fullmatch(text) else None
 
 
@@ -102,7 +120,7 @@ def prefix_end(prefix: bytes) -> bytes:
     """The smallest key that is greater than every key with this prefix.
 
     Args:
-        prefix: not empty. One of only ``0xff`` bytes has no such key: a zero byte then means "to the end" (etcd's rule).
+        prefix: not empty. One of only ``0xff`` bytes has no such key: a zero byte then means "to the end".
     """
     for position in range(len(prefix) - 1, -1, -1):
         if prefix[position] < 0xFF:

@@ -3,7 +3,7 @@
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from edl_agent import errors
@@ -15,6 +15,7 @@ from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.lease import Leases
 from edl_agent.etcd.watch import WatchStream
 from edl_agent.hooks import HookRunner
+from edl_agent.keys import Role
 from edl_agent.live_session import Session
 from edl_agent.session import SessionView, Slot, claimed, granted, lost, released
 from edl_agent.slots import Claimant, Holding, SlotKey, judge_desired, judge_slot
@@ -48,12 +49,14 @@ class Goal:
     """What the session is for.
 
     Attributes:
-        port: of the pserver; ``None`` = a lease without a slot.
-        host: address to register, ``None`` = the source of the route to etcd.
+        role: whose slot to claim; ``None`` = a lease without a slot.
+        port: of the pserver.
+        host: of the pserver, ``None`` = the source of the route to etcd; of a trainer its whole address or name.
         wait: whether to wait while all slots are held.
     """
 
-    port: int | None
+    role: Role | None
+    port: int = 0
     host: str | None = None
     wait: bool = True
 
@@ -76,7 +79,7 @@ class Registration:
         session: Session,
         connection: Connection,
         leases: Leases,
-        claims: Claims,
+        claims: Mapping[Role, Claims],
         clock: Clock,
         hooks: HookRunner,
     ) -> None:
@@ -206,16 +209,16 @@ class Registration:
     def _incarnation(self, goal: Goal) -> None:
         """One lease, from its grant to its end."""
         lease_id = self._grant(goal)
-        if goal.port is None:
+        if goal.role is None:
             self._ever_held = True
             self._wait_for("")
             while True:
                 self._check(goal, lease_id)
                 self._work.wait()
                 self._work.clear()
-        address = join(goal.host or route_source(self._connection.endpoint or self._connection.endpoints[0]), goal.port)
-        held = self._claim(goal, lease_id, address)
-        slot = Slot(held.index, held.epoch, address)
+        address = self._address(goal)
+        held = self._claim(goal, goal.role, lease_id, address)
+        slot = Slot(held.index, held.epoch, address, goal.role)
         self._session.change(lambda view, now: claimed(view, lease_id, slot, now))
         self._held, self._ever_held = slot, True
         self._wait_for("")
@@ -243,10 +246,11 @@ class Registration:
         self._session.change(lambda view, now: granted(view, lease_id, ttl, sent))
         return lease_id
 
-    def _claim(self, goal: Goal, lease_id: int, address: str) -> Held:
+    def _claim(self, goal: Goal, role: Role, lease_id: int, address: str) -> Held:
         me = Claimant(
             address.encode(),
             self._settings.num_pservers,
+            role == "pserver",
             self._own_leases,
             held=self._held is not None,
             preferred=self._held.index if self._held else None,
@@ -254,7 +258,7 @@ class Registration:
         while True:
             self._check(goal, lease_id)
             try:
-                outcome = self._claims.attempt(lease_id, me, [self._random.random() for _ in range(8)])
+                outcome = self._claims[role].attempt(lease_id, me, [self._random.random() for _ in range(8)])
             except (errors.Unavailable, errors.DeadlineExceeded):
                 continue
             if isinstance(outcome, Held):
@@ -262,17 +266,17 @@ class Registration:
             if outcome.wait.full and not goal.wait:
                 raise errors.SlotsFull(f"no {outcome.wait.reason}")
             self._wait_for(outcome.wait.reason)
-            self._await_change(goal, lease_id, outcome, me.address)
+            self._await_change(goal, role, lease_id, outcome, me.address)
 
-    def _await_change(self, goal: Goal, lease_id: int, blocked: Blocked, address: bytes) -> None:
+    def _await_change(self, goal: Goal, role: Role, lease_id: int, blocked: Blocked, address: bytes) -> None:
         """Watch the board from the revision of the look on, until something happens that could open a way."""
-        keys = self._settings.keys
+        family = self._settings.keys.family(role)
 
         def opens(event: WatchEvent) -> bool:
-            return event.key == keys.desired or event.type is EventType.DELETE or event.value == address
+            return event.key == family.desired or event.type is EventType.DELETE or event.value == address
 
         try:
-            for events in self._watch([(keys.slots, keys.board_end)], blocked.board.revision + 1):
+            for events in self._watch([(family.prefix, family.board_end)], blocked.board.revision + 1):
                 self._check(goal, lease_id)
                 if any(opens(event) for event in events):
                     return
@@ -285,19 +289,20 @@ class Registration:
 
         A watch by all on all slots would be quadratic.
         """
-        keys = self._settings.keys
+        family = self._settings.keys.family(slot.role)
         mine = Holding(slot.index, slot.address.encode(), slot.epoch)
-        key = keys.slot(slot.index)
+        key = family.key(slot.index)
+        ranges = [(key, b"")] if family.desired is None else [(key, b""), (family.desired, b"")]
         pause = 0.1
         while True:
             try:
-                for events in self._watch([(key, b""), (keys.desired, b"")], revision + 1):
+                for events in self._watch(ranges, revision + 1):
                     for event in events:
                         self._seen(event, mine, key)
                     self._check(goal, lease_id)
                     pause = 0.1
             except errors.WatchCompacted:
-                board = self._claims.look()
+                board = self._claims[slot.role].look()
                 revision = board.revision
                 self._lose(judge_slot(next((one for one in board.slots if one.index == slot.index), None), mine))
                 if board.desired is not None:
@@ -371,6 +376,11 @@ class Registration:
             self._leases.revoke(lease_id, self._clock.monotonic() + _REVOKE_SECONDS)
         except errors.EdlAgentError as error:
             _log.debug("Old lease %x not revoked, it expires by itself: %s", lease_id, error)
+
+    def _address(self, goal: Goal) -> str:
+        if goal.role == "trainer":
+            return goal.host or ""
+        return join(goal.host or route_source(self._connection.endpoint or self._connection.endpoints[0]), goal.port)
 
     def _wait_for(self, what: str) -> None:
         if what != self._waiting:

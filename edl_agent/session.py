@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edl_agent.errors import LeaseLost
+from edl_agent.keys import Role
 
 
 class Instant(NamedTuple):
@@ -61,11 +62,13 @@ class Slot:
         index: 0-based.
         epoch: mod revision of the slot key: the fencing number; higher for every incarnation.
         address: ``ip:port`` as put.
+        role: whose slots.
     """
 
     index: int
     epoch: int
     address: str
+    role: Role = "pserver"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Claimant:
     Attributes:
         address: ``ip:port``.
         num_pservers: the count to create where none is set; ``None`` waits for somebody else to set it.
+        limited: whether there is a count at all (pservers) or as many slots as come (trainers).
         own_leases: every lease that this client had.
         held: whether this client ever held a slot.
         preferred: the index held last.
@@ -46,6 +47,7 @@ class Claimant:
 
     address: bytes
     num_pservers: int | None = None
+    limited: bool = True
     own_leases: frozenset[int] = frozenset()
     held: bool = False
     preferred: int | None = None
@@ -92,6 +94,9 @@ class Refuse:
     error: EdlAgentError
 
 
+_SPREAD = 16
+"""Free slots beyond the held ones among which contenders for unlimited slots choose."""
+
 Decision = CreateDesired | Claim | Wait | Refuse
 
 
@@ -109,17 +114,21 @@ def decide(board: Board, me: Claimant) -> Decision:
        index;
     5. nothing free: wait.
     """
-    if board.desired is None:
+    if me.limited and board.desired is None:
         if me.num_pservers is None:
             return Wait("/ps_desired to be set")
         return CreateDesired(me.num_pservers)
-    try:
-        desired = parse_desired(board.desired)
-    except InvalidDesiredCount as error:
-        return Refuse(error)
+    raw = board.desired or b""
+    # Without a limit there is always a free slot: room for everybody seen, and some more to spread contenders over.
+    desired = len(board.slots) + _SPREAD
+    if me.limited:
+        try:
+            desired = parse_desired(raw)
+        except InvalidDesiredCount as error:
+            return Refuse(error)
     for slot in board.slots:
         if slot.address == me.address:
-            return _own_address(slot, board.desired, desired, me)
+            return _own_address(slot, raw, desired, me)
     taken = {slot.index for slot in board.slots}
     free = [index for index in range(desired) if index not in taken]
     if not free:
@@ -130,7 +139,7 @@ def decide(board: Board, me: Claimant) -> Decision:
         index = free[int(me.draw * len(free))]
     else:
         index = free[0]
-    return Claim(index, board.desired, empty_board=not board.slots)
+    return Claim(index, raw, empty_board=not board.slots)
 
 
 def _own_address(slot: SlotKey, raw: bytes, desired: int, me: Claimant) -> Decision:
@@ -144,7 +153,7 @@ def _own_address(slot: SlotKey, raw: bytes, desired: int, me: Claimant) -> Decis
                 f"a newer process with the address {me.address.decode(errors='replace')} holds slot {slot.index}"
             )
         )
-    if slot.index >= desired:
+    if me.limited and slot.index >= desired:
         return Wait(f"the old key of slot {slot.index}, above the desired count {desired}, to expire")
     return Claim(slot.index, raw, replaces=slot)
 
