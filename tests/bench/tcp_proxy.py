@@ -87,7 +87,6 @@ class TcpProxy:
         self._forget_idle: float | None = None
         self._override: Callable[[Connection], Mode | None] | None = None
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._connections: set[Connection] = set()
         self.connections = 0
         self.bytes_to_server = 0
@@ -284,12 +283,9 @@ class TcpProxy:
         listener.bind((self._port.host, self._port.port))
         listener.listen(1024)
         self._listener = listener
-        self._accepting = self._loop.create_task(self._accept(listener))
+        self._loop.add_reader(listener, self._accept, listener)
 
     def _close_listener(self) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
-            self._accepting = None
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
@@ -303,19 +299,33 @@ class TcpProxy:
         for connection in list(self._connections):
             connection.reset()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(listener)
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections += 1
-            connection = Connection(client)
-            if self._mode is Mode.RESET:
-                connection.reset()
-                continue
-            self._connections.add(connection)
-            task = self._loop.create_task(self._serve(connection))
-            connection.tasks.append(task)
+    def _accept(self, listener: socket.socket) -> None:
+        # Not sock_accept(): a connection accepted in the moment in which the waiting task is cancelled would be lost.
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections += 1
+        connection = Connection(client)
+        if self._mode is Mode.RESET:
+            connection.reset()
+            return
+        self._connections.add(connection)
+        task = self._loop.create_task(self._serve(connection))
+        task.add_done_callback(
+            lambda _: self._over(connection)
+        )  # runs also when the task was cancelled before it began
+        connection.tasks.append(task)
+
+    def _over(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        for task in connection.tasks:
+            task.cancel()
+        for end in (connection.client, connection.server):
+            if end is not None:
+                end.close()
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -334,14 +344,6 @@ class TcpProxy:
             await asyncio.gather(*pumps)
         except OSError:
             connection.reset()
-        finally:
-            self._connections.discard(connection)
-            for task in connection.tasks:
-                if task is not asyncio.current_task():
-                    task.cancel()
-            for end in (connection.client, connection.server):
-                if end is not None:
-                    end.close()
 
     def _mode_of(self, connection: Connection) -> Mode:
         if connection.forgotten:
