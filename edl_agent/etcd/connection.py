@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import tenacity
 
 from edl_agent import errors
 from edl_agent.clock import Clock
-from edl_agent.etcd import status, wire
+from edl_agent.etcd import status, tls_trouble, wire
 from edl_agent.etcd.endpoints import Endpoint
 from edl_agent.etcd.identity import Login, TlsFiles
 from edl_agent.etcd.peer import Metadata, Peer, describe
@@ -37,8 +36,11 @@ _PATIENCE = 1.0
 Shorter limits are the caller's own haste, unless three in a row.
 """
 
+_DIAGNOSIS = 1.0
+"""Seconds to find out what is wrong with TLS, over all endpoints."""
 
-_HANDSHAKE = "andshake failed"
+_ROTATION = 5.0
+"""Seconds after a change of the TLS files in which a refusal may be due to half of them: tried again, not reported."""
 
 
 class _Again(Exception):
@@ -84,6 +86,9 @@ class Connection:
         self._rounds = 0
         self._reason = ""
         self._fingerprint: object = tls.fingerprint() if tls else None
+        self._rotated_at = float("-inf")
+        if tls is not None:
+            tls.warn_of_open_key()
         self._cluster_id: int | None = None
         self._rejoin = True
         self._auth_lock = threading.Lock()
@@ -110,6 +115,8 @@ class Connection:
         try:
             return self._attempt(method, payload, deadline)
         except _Again:
+            import tenacity  # 9 ms of import time that only a failure needs
+
             # Not applied, or harmless to repeat: go on until the deadline, which `_attempt` itself enforces.
             retrying = tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(_Again),
@@ -191,9 +198,10 @@ class Connection:
             fingerprint = self._tls.fingerprint()
             if fingerprint == self._fingerprint:
                 return False
-            self._fingerprint = fingerprint
+            self._fingerprint, self._rotated_at = fingerprint, self._clock.monotonic()
             old, self._peers, self._pinned = list(self._peers.values()), {}, None
         _log.info("TLS files changed; connecting with the new ones")
+        self._tls.warn_of_open_key()
         for peer in old:
             peer.retire()
         return True
@@ -220,10 +228,13 @@ class Connection:
         attempt = left
         if method.repeatable and len(self.endpoints) > 1:
             attempt = min(left, max(_PATIENCE, left / len(self.endpoints)))
+        metadata = self._metadata
         try:
-            return method.answer.FromString(peer.call(method.path, payload, attempt, self._metadata))
+            return method.answer.FromString(peer.call(method.path, payload, attempt, metadata))
         except grpc.RpcError as error:
-            outcome, again = self._remedy(peer, error, deadline=deadline, attempt=attempt, repeatable=method.repeatable)
+            outcome, again = self._remedy(
+                peer, error, deadline=deadline, attempt=attempt, repeatable=method.repeatable, sent_with=metadata
+            )
             raise (_Again(outcome) if again else outcome) from error
         except (
             ValueError
@@ -232,7 +243,14 @@ class Connection:
             raise (_Again(gone) if isinstance(gone, errors.Unavailable) else gone) from error
 
     def _remedy(
-        self, peer: Peer, error: grpc.RpcError, *, deadline: float, attempt: float, repeatable: bool
+        self,
+        peer: Peer,
+        error: grpc.RpcError,
+        *,
+        deadline: float,
+        attempt: float,
+        repeatable: bool,
+        sent_with: Metadata | None = None,
     ) -> tuple[errors.EdlAgentError, bool]:
         """Do what helps after a failed call or stream. Returns the error, and whether the request may be sent again."""
         code, details = describe(error)
@@ -248,10 +266,11 @@ class Connection:
                     f"etcd wants user and password, and none are configured ({text})"
                 ), False
             try:
-                self._authenticate(peer, deadline)
+                self._authenticate(peer, deadline, sent_with)
             except errors.EdlAgentError as refused:
                 return refused, isinstance(refused, errors.Unavailable)
         if verdict.error is not errors.UnknownOutcome:
+            self._reason = text  # told where the deadline ends the repetition
             return verdict.error(text), verdict.remedy is not status.Remedy.NONE
         if repeatable:
             self._reason = text
@@ -306,13 +325,27 @@ class Connection:
             with self._condition:
                 self._pinned, self._rounds = chosen, 0
             return
+        distrusted = self._diagnose(reasons)
         self._reason = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in reasons.items())
-        if reasons and all(_HANDSHAKE in reason for reason in reasons.values()):
-            raise errors.AuthenticationFailed(f"TLS: {self._reason}")
+        if distrusted and self._clock.monotonic() - self._rotated_at > _ROTATION and not self.refresh_identity():
+            raise errors.AuthenticationFailed(self._reason)
         # At most about four probes a second over all endpoints (invariant I6), growing to one round a second.
         self._rounds += 1
         pause = max(0.25 * len(self.endpoints), min(1.0, 0.25 * self._rounds)) * self._random.uniform(0.9, 1.3)
         self._pause(min(pause, deadline - self._clock.monotonic()))
+
+    def _diagnose(self, reasons: dict[Endpoint, str]) -> bool:
+        """Put better words for TLS faults into ``reasons``. Returns whether every endpoint has one."""
+        if not self.endpoints[0].tls:
+            return False
+        found = 0
+        for endpoint, text in reasons.items():
+            if tls_trouble.may_be_tls(text):
+                reason = tls_trouble.diagnose(endpoint, self._tls or TlsFiles(), _DIAGNOSIS / len(reasons))
+                if reason is not None:
+                    reasons[endpoint] = f"TLS: {reason}"
+                    found += 1
+        return found == len(self.endpoints)
 
     def _ask_all(self, limit: float) -> tuple[Peer | None, dict[Endpoint, str]]:
         """Ask every endpoint for its status, the preferred one a little before the rest; the first good answer wins."""
@@ -369,9 +402,9 @@ class Connection:
             return "cancelled"
         except grpc.RpcError as error:
             code, details = describe(error)
-            if (
-                status.judge(code, details).error in (errors.AuthenticationFailed, errors.PermissionDenied)
-                and _HANDSHAKE not in details
+            if code != "UNAVAILABLE" and status.judge(code, details).error in (
+                errors.AuthenticationFailed,
+                errors.PermissionDenied,
             ):
                 return None  # it answers; the token is dealt with by the call itself
             return details or code
@@ -399,12 +432,12 @@ class Connection:
 
     # --- token ---
 
-    def _authenticate(self, peer: Peer, deadline: float) -> None:
-        """Get a token, once for all threads that found the old one refused."""
+    def _authenticate(self, peer: Peer, deadline: float, refused: Metadata | None = None) -> None:
+        """Get a token, once for all threads that found the old one refused (``refused``: what they had sent)."""
         assert self._login is not None
-        refused = self._token
+        refused = refused if refused is not None else self._metadata
         with self._auth_lock:
-            if self._token is not None and self._token != refused:
+            if self._token is not None and self._metadata != refused:
                 return
             left = deadline - self._clock.monotonic()
             if left <= 0:

@@ -4,7 +4,6 @@ import logging
 import os
 import stat
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import grpc
 
@@ -39,14 +38,17 @@ class TlsFiles:
         """Changes when a file was replaced or rewritten; a missing file reads as zeros."""
         return tuple(_stat(path) for path in (self.ca, self.cert, self.key) if path is not None)
 
+    def warn_of_open_key(self) -> None:
+        """Log a warning where others than its owner can read the private key."""
+        if self.key is not None:
+            _warn_if_open(self.key)
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Read the files.
 
         Raises:
             AuthenticationFailed: a file cannot be read.
         """
-        if self.key is not None:
-            _warn_if_open(self.key)
         ca, cert, key = (None if path is None else _read(path) for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
@@ -70,7 +72,10 @@ class Login:
         """
         if self.secret_file is None:
             return self.secret or ""
-        return _read(self.secret_file).decode().rstrip("\r\n")
+        try:
+            return _read(self.secret_file).decode().rstrip("\r\n")
+        except UnicodeDecodeError:  # its own text would show the bytes
+            raise AuthenticationFailed(f"the password file {self.secret_file} is not UTF-8 text") from None
 
 
 def _stat(path: str) -> tuple[int, int, int]:
@@ -83,7 +88,8 @@ def _stat(path: str) -> tuple[int, int, int]:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
 
