@@ -120,7 +120,7 @@ def prefix_end(prefix: bytes) -> bytes:
     """The smallest key that is greater than every key with this prefix.
 
     Args:
-        prefix: not empty. One of only ``0xff`` bytes has no such key: a zero byte then means "to the end".
+        prefix: not empty. One of only ``0xff`` bytes has no end: a zero byte then means "to the end".
     """
     for position in range(len(prefix) - 1, -1, -1):
         if prefix[position] < 0xFF:
