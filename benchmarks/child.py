@@ -1,0 +1,105 @@
+"""The benchmarks' own processes. Modes:
+
+* ``grpc``, ``import``: import that and nothing else;
+* ``registered URL PREFIX PORT``: an idle agent that holds a slot;
+* ``keepalive URL``: the least that keeps a lease: one stream, one message each third of the TTL;
+* ``starter URL PREFIX INDEX COUNT``: one of many that are released together, first raw, then through the product.
+"""
+
+import sys
+import threading
+import time
+
+
+def main(mode: str, *arguments: str) -> None:
+    """Run a mode until standard input ends."""
+    MODES[mode](*arguments)
+    sys.stdin.read()
+
+
+def import_grpc() -> None:
+    import grpc  # noqa: F401
+
+    print("ready")
+
+
+def import_edl_agent() -> None:
+    import edl_agent  # noqa: F401
+
+    print("ready")
+
+
+def registered(url: str, prefix: str, port: str) -> None:
+    from edl_agent import EtcdClient
+
+    with EtcdClient(url, 1, prefix=prefix, host="127.0.0.1") as client:
+        client.register(int(port), timeout=30.0)
+        print("ready")
+        sys.stdin.read()
+
+
+def keepalive(url: str) -> None:
+    import grpc
+
+    from edl_agent.etcd import wire
+
+    ttl = 10
+    with grpc.insecure_channel(url.removeprefix("http://")) as channel:
+        grant = wire.LeaseGrantRequest(ttl=ttl).SerializeToString()
+        answer = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 10.0)
+        lease_id = wire.LEASE_GRANT.answer.FromString(answer).id
+        ended = threading.Event()
+
+        def requests() -> "object":
+            while True:
+                yield wire.LeaseKeepAliveRequest(id=lease_id).SerializeToString()
+                if ended.wait(ttl / 3):
+                    return
+
+        call = channel.stream_stream(wire.KEEPALIVE_PATH)(requests())
+        reader = threading.Thread(target=lambda: [None for _ in call], daemon=True)
+        reader.start()
+        print("ready")
+        sys.stdin.read()
+        ended.set()
+        reader.join()
+
+
+def starter(url: str, prefix: str, index: str, count: str) -> None:
+    import grpc
+
+    from edl_agent import EtcdClient
+    from edl_agent.etcd import kv, wire
+
+    def raw() -> None:
+        with grpc.insecure_channel(url.removeprefix("http://")) as channel:
+            grant = wire.LeaseGrantRequest(ttl=60).SerializeToString()
+            answer = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 60.0)
+            lease_id = wire.LEASE_GRANT.answer.FromString(answer).id
+            key = f"{prefix}-raw/ps/{index}".encode()
+            put = kv.put_op(key, f"127.0.0.1:{10_000 + int(index)}".encode(), lease_id)
+            create = wire.TxnRequest(compare=[kv.absent(key)], success=[put]).SerializeToString()
+            answer = channel.unary_unary(wire.TXN.path)(create, 60.0)
+            assert wire.TXN.answer.FromString(answer).succeeded
+
+    print("ready")
+    sys.stdin.readline()
+    raw()
+    print(time.monotonic())
+    sys.stdin.readline()
+    with EtcdClient(url, int(count), prefix=prefix, host="127.0.0.1") as client:
+        held = client.register(10_000 + int(index), timeout=120.0)
+        print(time.monotonic(), held)
+        sys.stdin.read()
+
+
+MODES = {
+    "grpc": import_grpc,
+    "import": import_edl_agent,
+    "registered": registered,
+    "keepalive": keepalive,
+    "starter": starter,
+}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
