@@ -97,6 +97,7 @@ class Registration:
         self._stopping = False
         self._stream: WatchStream | None = None
         self._waiting, self._waiting_since, self._logged = "", 0.0, -_NEXT_LINE
+        self._failure = ""
         self._cluster: int | None = None
         self._own_leases: frozenset[int] = frozenset()
         self._held: Slot | None = None
@@ -110,8 +111,9 @@ class Registration:
 
     @property
     def waiting(self) -> str:
-        """What is waited for at the moment; empty when nothing is."""
-        return self._waiting
+        """What is waited for at the moment, and why the last attempt failed; empty when nothing is waited for."""
+        failure = self._failure
+        return self._waiting + (f" (last attempt: {failure})" if self._waiting and failure else "")
 
     def pursue(self, goal: Goal | None) -> None:
         """Set the goal; ``None`` gives a pending one up, with its lease."""
@@ -130,10 +132,12 @@ class Registration:
         if self._waiting and now - self._waiting_since >= _FIRST_LINE and now - self._logged >= _NEXT_LINE:
             self._logged = now
             trouble = self._connection.trouble
-            _log.info("Waiting for %s%s", self._waiting, f" ({trouble})" if trouble else "")
+            _log.info("Waiting for %s%s", self.waiting, f" ({trouble})" if trouble else "")
 
     def _session_changed(self, before: SessionView, after: SessionView) -> None:
         if before.alive and not after.alive:
+            if isinstance(after.loss, errors.SlotTakenOver):
+                self._end(after.loss)
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -174,6 +178,7 @@ class Registration:
         if isinstance(error, errors.SlotTakenOver) or (not self._ever_held and isinstance(error, _FATAL)):
             self._end(error)
             return
+        self._failure = str(error)
         seconds = min(_LONGEST_BACKOFF, 0.1 * 2 ** min(failures, 10)) * self._random.uniform(0.5, 1.0)
         _log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,
@@ -239,6 +244,7 @@ class Registration:
             except errors.DeadlineExceeded:
                 if self._stopping or self._goal is not goal:
                     raise _Interrupted from None
+        self._failure = ""
         if self._connection.cluster_id != self._cluster:
             # Leases and epochs of another cluster mean nothing in this one.
             self._cluster, self._own_leases, self._held = self._connection.cluster_id, frozenset(), None
@@ -338,11 +344,8 @@ class Registration:
             self._lose(loss)
 
     def _lose(self, loss: errors.LeaseLost | None) -> None:
-        if loss is None:
-            return
-        self._session.change(lambda view, now: lost(view, loss))
-        if isinstance(loss, errors.SlotTakenOver):
-            self._end(loss)
+        if loss is not None:
+            self._session.change(lambda view, now: lost(view, loss))
 
     def _watch(self, ranges: list[tuple[bytes, bytes]], revision: int) -> Iterator[tuple[WatchEvent, ...]]:
         """The events of some ranges, until `_interrupt`."""
