@@ -24,6 +24,7 @@ from edl_agent.live_session import Session
 from edl_agent.prefix_watch import PrefixWatch, read_prefix
 from edl_agent.registration import Goal, Registration
 from edl_agent.session import Slot, closed, lost
+from edl_agent.slots import Holding, SlotKey, judge_slot
 from edl_agent.stop_signals import StopSignals
 
 Key = str | bytes
@@ -349,9 +350,7 @@ class EtcdClient:
         if not result.succeeded and guarded and view.slot is not None and view.lease is not None:
             found = result.ranges[0]
             if not found or found[0].mod_revision != view.slot.epoch or found[0].lease != view.lease.lease_id:
-                raise errors.LeaseLost(
-                    f"slot {view.slot.index} is no longer held with epoch {view.slot.epoch}; nothing was written"
-                )
+                raise self._slot_refused(view.slot, view.lease.lease_id, found[0] if found else None)
         return result.succeeded
 
     def guarded_put(self, key: Key, value: bytes, timeout: float = 1.0) -> None:
@@ -495,6 +494,17 @@ class EtcdClient:
         self._session.change(
             lambda view, now: lost(view, error) if view.lease is not None and view.lease.lease_id == lease_id else view
         )
+
+    def _slot_refused(self, slot: Slot, lease_id: int, found: KeyValue | None) -> errors.LeaseLost:
+        """A guarded write was refused: that is news of the loss, which may be here before the watch's."""
+        gone = errors.LeaseLost(f"slot {slot.index} is no longer held with epoch {slot.epoch}; nothing was written")
+        lease = self._session.view().lease
+        if lease is None or lease.lease_id != lease_id:
+            return gone  # known already; the key found may even be our own newer one
+        present = SlotKey(slot.index, found.value, found.mod_revision, found.lease) if found else None
+        loss = judge_slot(present, Holding(slot.index, slot.address.encode(), slot.epoch)) or gone
+        self._server_lost(lease_id, loss)
+        return loss
 
     def _hook(self, name: str, callback: _Hook) -> _Hook:
         self._hooks.add(name, callback)
