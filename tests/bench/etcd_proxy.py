@@ -25,6 +25,7 @@ import grpc
 import grpc.aio
 
 from tests.bench import protobuf_wire as pb
+from tests.bench.waiting import eventually
 
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -203,6 +204,8 @@ class Hold(Rule):
     def wait_held(self, timeout: float = 10.0, times: int = 1) -> Delivery:
         """Wait (seconds) until a request is held, and return the first. Raises AssertionError."""
         self.wait_fired(timeout, times)
+        # The rule counts a moment before the proxy's thread writes the delivery down.
+        eventually(lambda: len(self.deliveries) >= times, timeout, f"{times} held {self.method}")
         return self.deliveries[0]
 
     def release(self) -> None:
