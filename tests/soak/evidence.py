@@ -108,6 +108,21 @@ class Tenure:
         return f"{self.agent} index {self.index} epoch {self.epoch} [{self.start:.3f}, {self.end:.3f}]"
 
 
+class _Once:
+    """Says of each epoch whether it is the first time: a wrong belief is sampled many times, and one line of it is
+    enough.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def add(self, epoch: int) -> bool:
+        if epoch in self._seen:
+            return False
+        self._seen.add(epoch)
+        return True
+
+
 class History:
     """The records, sorted by who and when."""
 
@@ -138,9 +153,10 @@ class History:
     def _tenures_of(agent: str, records: Sequence[AgentRecord], found: list[Violation]) -> list[Tenure]:
         by_epoch: dict[int, Tenure] = {}
         current: Tenure | None = None
+        late, ghosts = _Once(), _Once()
         for record in records:
             if isinstance(record, Claimed | Held):
-                if isinstance(record, Held) and record.at > record.deadline:
+                if isinstance(record, Held) and record.at > record.deadline and late.add(record.epoch):
                     text = f"reports index {record.index} although its own deadline {record.deadline:.3f} has passed"
                     found.append(Violation("I1", (agent,), (record.at, record.deadline), text))
                 tenure = by_epoch.get(record.epoch)
@@ -155,7 +171,7 @@ class History:
                             found.append(Violation("I4", (agent,), (record.at,), text))
                         current.closed = record.at
                     current = tenure
-                elif tenure.closed is not None:
+                elif tenure.closed is not None and ghosts.add(record.epoch):
                     text = f"reports index {record.index} epoch {record.epoch} after its loss or release"
                     found.append(Violation("I1", (agent,), (tenure.closed, record.at), text))
                 elif tenure.index != record.index:

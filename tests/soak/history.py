@@ -16,7 +16,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 SLOT_PREFIX = "/ps/"
 DESIRED_KEY = "/ps_desired"
@@ -451,9 +451,3 @@ def read_history(paths: Iterable[Path]) -> list[Record]:
             except ValueError as error:
                 raise ValueError(f"{path}:{number}: {error}") from error
     return records
-
-
-def write_history(records: Iterable[Record], out: TextIO) -> None:
-    """Write records to an open text file."""
-    for record in records:
-        out.write(to_line(record) + "\n")

@@ -17,6 +17,8 @@ import random
 
 CUT_MODES = ("refuse", "reset", "black_hole", "half_open", "hold", "hold_answers")
 """Ways of cutting a connection, named as the proxy's methods."""
+CUT_WEIGHTS = (1, 1, 1, 1, 3, 1)
+"""`hold` most: what was sent before the cut arrives after it, when another agent may have the slot."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,10 +158,14 @@ def make_schedule(seed: int, plan: Plan) -> tuple[Step, ...]:
     for _ in range(plan.rounds):
         chaos = _chaos(dice, plan, start)
         steps += chaos
-        # Everything is over; agents need a moment of an ordinary life, so that "no more than before the outage" has a
-        # before.
-        outage = max([start + plan.chaos, *(step.at for step in chaos)]) + 2 * plan.ttl
+        # Everything is over. The count is lowered, so that the calm shows waiters, and holders that had to give up a
+        # slot.
+        quiet = max([start + plan.chaos, *(step.at for step in chaos)])
+        few = dice.randint(plan.least_desired, max(plan.least_desired, plan.agents // 2))
+        # Agents need a moment of an ordinary life, so that "no more than before the outage" has a before.
+        outage = quiet + 2 * plan.ttl
         steps += [
+            Step(quiet, Desire(few)),
             Step(outage, StoreAway()),
             Step(outage + plan.away, StoreBack()),
             Step(outage + plan.away, Settle()),
@@ -205,7 +211,9 @@ def _on_agent(dice: random.Random, plan: Plan, kind: str, agent: int) -> tuple[f
     if kind == "pause":
         return dice.uniform(0.5, 2.5) * plan.ttl, (Pause(agent), Resume(agent))
     if kind == "cut":
-        return dice.uniform(0.2, 2.5) * plan.ttl, (Cut(agent, dice.choice(CUT_MODES)), Mend(agent))
+        # Short enough to be survived, or long enough for another agent to have the slot when the cut ends.
+        last = dice.choice((dice.uniform(0.2, 0.9), dice.uniform(1.6, 2.8)))
+        return last * plan.ttl, (Cut(agent, dice.choices(CUT_MODES, weights=CUT_WEIGHTS)[0]), Mend(agent))
     last = dice.choice((0.0, dice.uniform(0.1, 2.0))) * plan.ttl
     again = Start(agent, same_address=dice.random() < 0.6)
     return last, ((Kill(agent) if kind == "kill" else Stop(agent)), again)
