@@ -1,6 +1,7 @@
 """`EtcdClient`: the agent's front door, thin over session, registration and the etcd room."""
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -26,6 +27,8 @@ from edl_agent.registration import Goal, Registration
 from edl_agent.session import Slot, closed, lost
 from edl_agent.slots import Holding, SlotKey, judge_slot
 from edl_agent.stop_signals import StopSignals
+
+_log = logging.getLogger(__name__)
 
 Key = str | bytes
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
@@ -122,6 +125,7 @@ class EtcdClient:
         self._started = False
         self._closing = False
         self._closed = threading.Event()
+        self._closings: list[Callable[[], object]] = []
         self._signals: StopSignals | None = None
 
     # --- session and slot ---
@@ -234,6 +238,15 @@ class EtcdClient:
     def on_desired_changed(self, callback: _Hook) -> _Hook:
         """Call ``callback(count)`` when ``/ps_desired`` is set while a slot is held."""
         return self._hook("desired_changed", callback)
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call ``callback()`` first in `shutdown`, while etcd is still connected and the lease held.
+
+        For what stands on the client (task queue, reporter). It must be bounded in time; its errors are logged.
+        """
+        with self._lock:
+            if not self._closing:
+                self._closings.append(callback)
 
     # --- keys ---
 
@@ -441,6 +454,11 @@ class EtcdClient:
             )
 
     def _stop(self) -> None:
+        for callback in reversed(self._closings):
+            try:
+                callback()
+            except Exception:
+                _log.exception("A part of the client failed to close")
         self._registration.stop()
         self._keeper.stop()
         self._session.change(lambda view, now: closed(view))

@@ -22,6 +22,8 @@
     ├── NoSpace                     etcd's space quota is used up
     ├── RequestRefused              etcd will never accept this request as it is
     │   └── RequestTooLarge
+    ├── TaskLost                    a training task is no longer held: its outcome was not recorded
+    ├── DatasetInUse                the data set cannot be changed in the middle of a pass
     ├── WatchCompacted              the wanted revision is no longer kept
     ├── WatchEnded                  a watch was ended by the server, with its reason
     └── ProtocolError               an answer that etcd should not give
@@ -118,6 +120,14 @@ class RequestRefused(EdlAgentError):
 
 class RequestTooLarge(RequestRefused):
     """The request is larger than etcd's limit (1.5 MiB by default)."""
+
+
+class TaskLost(EdlAgentError):
+    """The training task is no longer held here: its outcome was not recorded, somebody else gets or has got it."""
+
+
+class DatasetInUse(EdlAgentError):
+    """Another data set is in use; it can be changed between two passes only, before the first task is taken."""
 
 
 class WatchCompacted(EdlAgentError):

@@ -143,11 +143,11 @@ def put_op(key: bytes, value: bytes, lease: int = 0) -> Any:
     return wire.RequestOp(request_put=wire.PutRequest(key=key, value=value, lease=lease))
 
 
-def delete_op(key: bytes) -> Any:
-    """Operation: delete."""
-    return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(key=key))
+def delete_op(key: bytes, end: bytes = b"") -> Any:
+    """Operation: delete [key, end), or the one key."""
+    return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(key=key, range_end=end))
 
 
-def range_op(key: bytes, end: bytes = b"") -> Any:
-    """Operation: read [key, end), or the one key."""
-    return wire.RequestOp(request_range=wire.RangeRequest(key=key, range_end=end))
+def range_op(key: bytes, end: bytes = b"", min_mod_revision: int = 0) -> Any:
+    """Operation: read [key, end), or the one key; of these only what was put at ``min_mod_revision`` or later."""
+    return wire.RequestOp(request_range=wire.RangeRequest(key=key, range_end=end, min_mod_revision=min_mod_revision))
