@@ -12,6 +12,9 @@ from edl_agent.etcd.endpoints import Endpoint
 from edl_agent.etcd.identity import TlsFiles
 from edl_agent.etcd.peer import Peer, describe
 
+_TRIES = 3
+"""The quickest of so many answers is the latency: a busy machine delays single ones."""
+
 _ALARMS = {0: "NONE", 1: "NOSPACE", 2: "CORRUPT"}
 
 
@@ -29,7 +32,7 @@ class MemberStatus(NamedTuple):
         is_learner: whether it has no vote yet; such a member serves no clients.
         errors: texts that it reports.
         dial_seconds: name look-up, connection, TLS and first answer together.
-        seconds: one answer on the open connection.
+        seconds: one answer on the open connection, the quickest of three.
     """
 
     endpoint: Endpoint
@@ -58,7 +61,7 @@ def member_status(endpoint: Endpoint, *, tls: TlsFiles | None, timeout: float, c
     Args:
         endpoint: whom.
         tls: TLS files for https.
-        timeout: seconds for each of the two questions.
+        timeout: seconds for each question.
         clock: measures the two times.
 
     Raises:
@@ -69,8 +72,12 @@ def member_status(endpoint: Endpoint, *, tls: TlsFiles | None, timeout: float, c
         begin = clock.monotonic()
         peer.call(wire.STATUS.path, b"", timeout, ())
         dialled = clock.monotonic()
-        answer = wire.STATUS.answer.FromString(peer.call(wire.STATUS.path, b"", timeout, ()))
-        end = clock.monotonic()
+        seconds = []
+        for _ in range(_TRIES):
+            asked = clock.monotonic()
+            payload = peer.call(wire.STATUS.path, b"", timeout, ())
+            seconds.append(clock.monotonic() - asked)
+        answer = wire.STATUS.answer.FromString(payload)
     except grpc.RpcError as error:
         code, details = describe(error)
         verdict = status.judge(code, details)
@@ -89,7 +96,7 @@ def member_status(endpoint: Endpoint, *, tls: TlsFiles | None, timeout: float, c
         answer.is_learner,
         tuple(answer.errors),
         dialled - begin,
-        end - dialled,
+        min(seconds),
     )
 
 

@@ -1,0 +1,123 @@
+"""The ``edl-agent`` command. Each subcommand is a module of its own that is imported when it is used."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# gRPC's C core logs to stderr by itself; its faults reach the user as our own errors. Set before grpc is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import click
+
+from edl_agent.cli.failures import EXIT_STATUS_HELP, INTERNAL, USAGE, report
+
+_COMMANDS = {
+    "register": ("edl_agent.cli.register", "register", "Hold a pserver slot until a signal; one line per change."),
+    "get": ("edl_agent.cli.keys", "get", "Print a key's value."),
+    "put": ("edl_agent.cli.keys", "put", "Write a key."),
+    "delete": ("edl_agent.cli.keys", "delete", "Delete a key."),
+    "slots": ("edl_agent.cli.slots", "slots", "Show who holds which slot."),
+    "doctor": ("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
+}
+
+_EPILOG = f"""\b
+Exit status:
+{EXIT_STATUS_HELP}
+
+\b
+Environment (flags win):
+  EDL_ETCD_ENDPOINTS, EDL_PREFIX, EDL_TTL, EDL_ETCD_USER, EDL_ETCD_PASSWORD_FILE,
+  EDL_ETCD_CA, EDL_ETCD_CERT, EDL_ETCD_KEY; NO_COLOR switches colours off.
+
+\b
+Shell completion (bash; zsh and fish likewise), into your ~/.bashrc:
+  eval "$(_EDL_AGENT_COMPLETE=bash_source edl-agent)"
+
+\b
+Examples:
+  edl-agent doctor --endpoints http://127.0.0.1:2379
+  edl-agent register --endpoints http://127.0.0.1:2379 --port 7164 --num-pservers 2
+  edl-agent slots --endpoints http://127.0.0.1:2379 -o json
+"""
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name and imports one when it is called, so that ``--help`` and completion are quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"edl-agent {version('edl')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=_LazyGroup,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def _program() -> None:
+    """Pserver slots and keys of an elastic training job, kept in etcd.
+
+    Each command has its own help: edl-agent COMMAND --help
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: default ``sys.argv[1:]``.
+
+    Returns:
+        The exit status; see ``edl-agent --help``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        result: Any = _program.main(given, prog_name="edl-agent", standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        return report(error)
+    return result if isinstance(result, int) else 0
+
+
+__all__ = ["INTERNAL", "USAGE", "main"]

@@ -1,0 +1,167 @@
+"""``edl-agent register``: hold a slot until a signal, and say so on stdout, one line per change."""
+
+import json
+import logging
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from typing import Any
+
+import click
+
+from edl_agent.cli.failures import OK
+from edl_agent.cli.options import Common, shared_options
+from edl_agent.client import EtcdClient
+from edl_agent.config import Reclaim
+from edl_agent.errors import ClientClosed, LeaseLost
+from edl_agent.session import Slot
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_STDOUT = 1
+
+
+class _Stop:
+    """Why the command ends: a signal (then "released" is printed) or a reader of our output that went away."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.signal = number
+
+
+_Ending = BaseException | _Stop
+
+
+class _Events:
+    """Prints each change as it is told by the client's hooks, which come one after the other.
+
+    The lines are written without Python's buffers: nothing is held back, and nothing blocks the end of the process when
+    nobody reads.
+    """
+
+    def __init__(self, client: EtcdClient, as_json: bool, endings: "queue.SimpleQueue[_Ending]") -> None:
+        self._client = client
+        self._json = as_json
+        self._endings = endings
+        self._slot: Slot | None = None
+        self._lease: int | None = None
+        self._broken = False
+        client.on_registered(self._registered)
+        client.on_suspended(lambda: self._changed("suspended", "no answer from etcd; the lease still runs"))
+        client.on_connected(lambda: self._changed("connected", "etcd answers again"))
+        client.on_lost(self._lost)
+
+    def released(self) -> None:
+        """After `EtcdClient.shutdown`: no hook is called any more."""
+        if select.select([], [_STDOUT], [], 1.0)[1]:
+            self._print("released", "")
+
+    def _registered(self, slot: Slot) -> None:
+        view = self._client.session.view()
+        self._slot, self._lease = slot, view.lease.lease_id if view.lease and view.slot == slot else None
+        self._print("registered", "")
+
+    def _changed(self, event: str, text: str) -> None:
+        if self._slot is not None:  # the lease of one who waits for a slot is nobody's concern
+            self._print(event, text)
+
+    def _lost(self, loss: LeaseLost, slot: Slot | None) -> None:
+        if slot is not None:
+            self._print("lost", str(loss), reason=str(loss))
+        self._slot = self._lease = None
+
+    def _print(self, event: str, text: str, **more: str) -> None:
+        slot, lease = self._slot, None if self._lease is None else f"{self._lease:x}"
+        if self._json:
+            fields: dict[str, Any] = {
+                "event": event,
+                "index": slot.index if slot else None,
+                "epoch": slot.epoch if slot else None,
+                "lease": lease,
+                "address": slot.address if slot else None,
+                "time": time.time(),
+                "monotonic": time.monotonic(),
+            }
+            line = json.dumps(fields | more)
+        else:
+            what = f"pserver {slot.index} at {slot.address} (epoch {slot.epoch}, lease {lease})" if slot else "no slot"
+            line = f"{time.strftime('%H:%M:%S')} {event}: {what}" + (f": {text}" if text else "")
+        if self._broken:
+            return
+        try:
+            left = line.encode() + b"\n"
+            while left:
+                left = left[os.write(_STDOUT, left) :]
+        except OSError:  # the reader went away, or the disk is full: nobody would learn of a loss any more
+            self._broken = True
+            self._endings.put(_Stop())
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), required=True, metavar="P", help="TCP port of the pserver.")
+@click.option("--host", metavar="H", help="Address to register; default POD_IP, else the source of the route to etcd.")
+@click.option(
+    "--num-pservers",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Create /ps_desired with N where it is absent; an existing value wins. Without it: wait for /ps_desired.",
+)
+@click.option(
+    "--reclaim",
+    type=click.Choice(["always", "never"]),
+    default="always",
+    show_default=True,
+    help="After a loss claim a slot again, or exit with 4.",
+)
+@click.option("--no-wait", is_flag=True, help="Exit with 1 when every slot is held.")
+@shared_options(logging.INFO)
+def register(
+    common: Common, port: int, host: str | None, num_pservers: int | None, reclaim: Reclaim, no_wait: bool
+) -> int:
+    """Claim a pserver slot and hold it until SIGTERM, SIGINT or SIGHUP; then release it and exit with 0.
+
+    Prints one line per change: registered, suspended (etcd does not answer, the lease still runs), connected, lost,
+    released. With -o json each is an object with event, index, epoch, lease, address, time, monotonic; a lost one has
+    also reason. When a newer process with the same address takes the slot over, exits with 4.
+    """
+    if not common.json and not common.verbose:
+        # stdout says the same already.
+        logging.getLogger("edl_agent.live_session").setLevel(logging.ERROR)
+    endings: queue.SimpleQueue[_Ending] = queue.SimpleQueue()
+    _watch_signals(endings)
+    client = common.client(num_pservers, host=host, reclaim=reclaim)
+    events = _Events(client, common.json, endings)
+
+    def hold() -> None:
+        try:
+            client.register(port, timeout=common.timeout, wait=not no_wait)
+            while True:
+                client.session.lost.wait()
+                if reclaim == "never":
+                    raise client.session.loss or LeaseLost("the slot was lost")
+                # Waits until the client holds a slot again; raises what ends it for good.
+                client.register(port)
+        except ClientClosed:
+            return
+        except BaseException as error:
+            endings.put(error)
+
+    try:
+        threading.Thread(target=hold, name="edl-cli-register", daemon=True).start()
+        ending = endings.get()
+    finally:
+        client.shutdown()
+    if isinstance(ending, BaseException):
+        raise ending
+    if ending.signal is not None:
+        events.released()
+    return OK
+
+
+def _watch_signals(endings: "queue.SimpleQueue[_Ending]") -> None:
+    for number in _STOP_SIGNALS:
+        # A signal that is ignored from the start stays ignored (nohup, a shell's background job); SIGTERM never is.
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: endings.put(_Stop(number)))
