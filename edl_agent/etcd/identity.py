@@ -1,5 +1,6 @@
 """Who we are to etcd and whom we trust: TLS files, user and password. Files are read anew whenever they changed."""
 
+import contextlib
 import logging
 import os
 import stat
@@ -72,10 +73,13 @@ class Login:
         """
         if self.secret_file is None:
             return self.secret or ""
-        try:
-            return _read(self.secret_file).decode().rstrip("\r\n")
-        except UnicodeDecodeError:  # its own text would show the bytes
-            raise AuthenticationFailed(f"the password file {self.secret_file} is not UTF-8 text") from None
+        raw = _read(self.secret_file)
+        text: str | None = None
+        with contextlib.suppress(UnicodeDecodeError):
+            text = raw.decode().rstrip("\r\n")
+        if text is None:  # raised out here, since UnicodeDecodeError shows the bytes, even as a mere context
+            raise AuthenticationFailed(f"the password file {self.secret_file} is not UTF-8 text")
+        return text
 
 
 def _stat(path: str) -> tuple[int, int, int]:

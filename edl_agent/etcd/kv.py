@@ -30,12 +30,13 @@ class KeyValue(NamedTuple):
 class TxnResult(NamedTuple):
     """Outcome of a transaction: whether its comparisons held, its revision.
 
-    And the pairs of each range that its branch read.
+    And the pairs of each range that its branch read, and how many keys each has (also where only they were asked for).
     """
 
     succeeded: bool
     revision: int
     ranges: tuple[tuple[KeyValue, ...], ...]
+    counts: tuple[int, ...] = ()
 
 
 class Kv:
@@ -87,10 +88,13 @@ class Kv:
         answer = self._connection.call(
             wire.TXN, wire.TxnRequest(compare=compares, success=success, failure=failure), deadline
         )
-        ranges = tuple(
-            _pairs(one.response_range.kvs) for one in answer.responses if one.WhichOneof("response") == "response_range"
+        ranges = [one.response_range for one in answer.responses if one.WhichOneof("response") == "response_range"]
+        return TxnResult(
+            answer.succeeded,
+            answer.header.revision,
+            tuple(_pairs(one.kvs) for one in ranges),
+            tuple(one.count for one in ranges),
         )
-        return TxnResult(answer.succeeded, answer.header.revision, ranges)
 
 
 def _pairs(kvs: Any) -> tuple[KeyValue, ...]:
@@ -105,13 +109,8 @@ def absent(key: bytes) -> Any:
     return wire.Compare(result="EQUAL", target="CREATE", key=key, create_revision=0)
 
 
-def range_absent(key: bytes, end: bytes) -> Any:
-    """Compare: no key of [key, end) exists."""
-    return wire.Compare(result="EQUAL", target="VERSION", key=key, range_end=end, version=0)
-
-
 def modified_at(key: bytes, revision: int) -> Any:
-    """Compare: the key was last put at exactly this revision."""
+    """Compare: the key was last put at exactly this revision; 0 = it does not exist."""
     return wire.Compare(result="EQUAL", target="MOD", key=key, mod_revision=revision)
 
 
@@ -123,19 +122,6 @@ def value_is(key: bytes, value: bytes) -> Any:
 def leased_by(key: bytes, lease: int) -> Any:
     """Compare: the key is under this lease."""
     return wire.Compare(result="EQUAL", target="LEASE", key=key, lease=lease)
-
-
-def no_lease_in(key: bytes, end: bytes, lease: int) -> Any:
-    """Compare: no key of [key, end) is under this lease (holds for an empty range)."""
-    return wire.Compare(result="NOT_EQUAL", target="LEASE", key=key, range_end=end, lease=lease)
-
-
-def no_value_in(key: bytes, end: bytes, value: bytes) -> Any:
-    """Compare: no key of [key, end) has this value. etcd lets a value comparison of an empty range fail.
-
-    Use `range_absent` there.
-    """
-    return wire.Compare(result="NOT_EQUAL", target="VALUE", key=key, range_end=end, value=value)
 
 
 def put_op(key: bytes, value: bytes, lease: int = 0) -> Any:
@@ -151,3 +137,8 @@ def delete_op(key: bytes, end: bytes = b"") -> Any:
 def range_op(key: bytes, end: bytes = b"", min_mod_revision: int = 0) -> Any:
     """Operation: read [key, end), or the one key; of these only what was put at ``min_mod_revision`` or later."""
     return wire.RequestOp(request_range=wire.RangeRequest(key=key, range_end=end, min_mod_revision=min_mod_revision))
+
+
+def count_op(key: bytes, end: bytes) -> Any:
+    """Operation: count the keys of [key, end)."""
+    return wire.RequestOp(request_range=wire.RangeRequest(key=key, range_end=end, count_only=True))

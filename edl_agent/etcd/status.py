@@ -47,6 +47,8 @@ LEASE_EXISTS = "lease already exists"
 _BY_TEXT: tuple[tuple[str, Verdict], ...] = (
     ("invalid auth token", _refused(errors.AuthenticationFailed, Remedy.AUTHENTICATE)),
     ("revision of auth store is old", _refused(errors.AuthenticationFailed, Remedy.AUTHENTICATE)),
+    # What etcd before 3.5.9 says of the same, with the code UNKNOWN.
+    ("auth: revision in header is old", _refused(errors.AuthenticationFailed, Remedy.AUTHENTICATE)),
     ("user name is empty", _refused(errors.AuthenticationFailed, Remedy.AUTHENTICATE)),
     ("authentication failed", _refused(errors.AuthenticationFailed)),
     ("authentication is not enabled", _refused(errors.RequestRefused)),

@@ -126,7 +126,9 @@ class WatchStream:
             # etcd before 3.6 says this of an expired token too: once more with a new one.
             self._denied = True
             return errors.Unavailable(f"the watch was refused, possibly for an old token: {reason}")
-        if any(text in reason for text in ("leader", "auth token", "auth store", "user name is empty")):
+        if any(
+            text in reason for text in ("leader", "auth token", "auth store", "in header is old", "user name is empty")
+        ):
             self._connection.renew_token()
             return errors.Unavailable(f"the watch was ended: {reason}")
         return errors.WatchEnded(f"the watch was ended by the server: {reason}")
