@@ -93,11 +93,11 @@ def count_calls() -> None:
 class SoakAgent:
     """Registers, writes, records; until it is told to stop."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, stop: threading.Event) -> None:
         from edl_agent import EtcdClient
 
         self.arguments = arguments
-        self.stop = threading.Event()
+        self.stop = stop
         self.client = EtcdClient(
             arguments.endpoints, num_pservers=arguments.num_pservers, dial_timeout=2.0, ttl=arguments.ttl
         )
@@ -168,10 +168,11 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     arguments = arguments_of_agents().parse_args()
+    stop = threading.Event()
+    # Before the history file is there: the runner sends no SIGTERM to a process that has none yet.
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     count_calls()
-    agent = SoakAgent(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: agent.stop.set())
-    return agent.run()
+    return SoakAgent(arguments, stop).run()
 
 
 if __name__ == "__main__":

@@ -261,6 +261,9 @@ class Runner:
 
     def _ask_to_stop(self, place: Place) -> None:
         if not place.ended:
+            # An interpreter that is still starting dies of SIGTERM, which says nothing about the product.
+            history = self.folder / f"{place.name}.jsonl"
+            self._wait_until(lambda: history.exists() or place.ended, START_BOUND, f"{place.name} to be up")
             place.asked_at = time.monotonic()
             self._write(AgentStopAsked(place.asked_at, place.name))
             self._signal(place, signal.SIGTERM)

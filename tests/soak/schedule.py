@@ -158,19 +158,21 @@ def make_schedule(seed: int, plan: Plan) -> tuple[Step, ...]:
     for _ in range(plan.rounds):
         chaos = _chaos(dice, plan, start)
         steps += chaos
-        # Everything is over. The count is lowered, so that the calm shows waiters, and holders that had to give up a
-        # slot.
-        quiet = max([start + plan.chaos, *(step.at for step in chaos)])
+        # Everything is over. Agents need a moment of an ordinary life, so that "no more than before the outage" has a
+        # before.
+        outage = max([start + plan.chaos, *(step.at for step in chaos)]) + 2 * plan.ttl
+        back = outage + plan.away
+        # All slots are held again when the count is lowered, so that holders must give theirs up; the calm has waiters.
+        lowered = back + 1.5 * plan.ttl
         few = dice.randint(plan.least_desired, max(plan.least_desired, plan.agents // 2))
-        # Agents need a moment of an ordinary life, so that "no more than before the outage" has a before.
-        outage = quiet + 2 * plan.ttl
         steps += [
-            Step(quiet, Desire(few)),
             Step(outage, StoreAway()),
-            Step(outage + plan.away, StoreBack()),
-            Step(outage + plan.away, Settle()),
+            Step(back, StoreBack()),
+            Step(back, Desire(plan.most_desired)),
+            Step(lowered, Desire(few)),
+            Step(lowered, Settle()),
         ]
-        start = outage + plan.away
+        start = lowered
     return tuple(steps)
 
 
