@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edl_agent import errors
 from edl_agent.address import check_name, check_port, configured_host, default_name
@@ -27,6 +27,9 @@ from edl_agent.registration import Goal, Registration
 from edl_agent.session import Slot, closed, lost
 from edl_agent.slots import Holding, SlotKey, judge_slot
 from edl_agent.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from edl_agent.report import DrainState
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +130,8 @@ class EtcdClient:
         self._closed = threading.Event()
         self._closings: list[Callable[[], object]] = []
         self._signals: StopSignals | None = None
+        self._drain_state: DrainState = "none"
+        self._drain_listeners: list[Callable[[], object]] = []
 
     # --- session and slot ---
 
@@ -425,6 +430,14 @@ class EtcdClient:
         return f"<EtcdClient {endpoints} prefix={self._keys.prefix!r} {self._session!r}>"
 
     # --- inside ---
+
+    def _set_drain_state(self, state: "DrainState") -> None:
+        """What the reports say of a drain, and news of it to who reports."""
+        with self._lock:
+            self._drain_state = state
+            listeners = list(self._drain_listeners)
+        for listener in listeners:
+            listener()
 
     def _register(self, goal: Goal, timeout: float | None) -> int:
         end = None if timeout is None else self._clock.monotonic() + timeout

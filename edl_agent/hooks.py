@@ -33,11 +33,16 @@ class HookRunner:
     def fire(self, name: str, *args: object) -> None:
         """Queue the callbacks of ``name``; returns at once."""
         with self._lock:
-            callbacks = self._callbacks.get(name, [])
-            if not callbacks or self._closed:
+            callbacks = list(self._callbacks.get(name, []))
+        for callback in callbacks:
+            self.call(name, callback, *args)
+
+    def call(self, name: str, callback: Callable[..., object], *args: object) -> None:
+        """Queue one callback, known under ``name`` in the log; returns at once."""
+        with self._lock:
+            if self._closed:
                 return
-            for callback in callbacks:
-                self._calls.put((name, callback, args))
+            self._calls.put((name, callback, args))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="edl-hooks", daemon=True)
                 self._thread.start()
