@@ -1,5 +1,6 @@
 """``edl-agent register``: hold a slot until a signal, and say so on stdout, one line per change."""
 
+import contextlib
 import json
 import logging
 import os
@@ -34,6 +35,37 @@ class _Stop:
 _Ending = BaseException | _Stop
 
 
+class _Endings:
+    """What ends the command, in the order it came; the main thread waits here.
+
+    It waits for a pipe that the signal's own C handler writes to, not for a queue: a signal that comes after Python's
+    last look at pending ones and before the thread sleeps on the queue's lock interrupts nothing, and would be noticed
+    only at the next signal.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_Ending] = queue.SimpleQueue()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def put(self, ending: _Ending) -> None:
+        """From any thread or signal handler."""
+        self._queue.put(ending)
+        with contextlib.suppress(BlockingIOError):  # full: the reader is woken anyway
+            os.write(self._write, b"\0")
+
+    def get(self) -> _Ending:
+        """Wait for the first. On the main thread."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get_nowait()
+            select.select([self._read], [], [])
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._read, 4096)
+
+
 class _Events:
     """Prints each change as it is told by the client's hooks, which come one after the other.
 
@@ -41,7 +73,7 @@ class _Events:
     nobody reads.
     """
 
-    def __init__(self, client: EtcdClient, as_json: bool, endings: "queue.SimpleQueue[_Ending]") -> None:
+    def __init__(self, client: EtcdClient, as_json: bool, endings: _Endings) -> None:
         self._client = client
         self._json = as_json
         self._endings = endings
@@ -129,7 +161,10 @@ def register(
     if not common.json and not common.verbose:
         # stdout says the same already.
         logging.getLogger("edl_agent.live_session").setLevel(logging.ERROR)
-    endings: queue.SimpleQueue[_Ending] = queue.SimpleQueue()
+    if os.getpid() == 1:
+        # The first process of a container inherits orphans (of a kubectl exec); if ignored, the kernel reaps them.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    endings = _Endings()
     _watch_signals(endings)
     client = common.client(num_pservers, host=host, reclaim=reclaim)
     events = _Events(client, common.json, endings)
@@ -160,7 +195,7 @@ def register(
     return OK
 
 
-def _watch_signals(endings: "queue.SimpleQueue[_Ending]") -> None:
+def _watch_signals(endings: _Endings) -> None:
     for number in _STOP_SIGNALS:
         # A signal that is ignored from the start stays ignored (nohup, a shell's background job); SIGTERM never is.
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
