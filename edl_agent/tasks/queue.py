@@ -1,0 +1,550 @@
+"""`TaskQueue`: what a trainer asks for its work. A shell: it waits, chooses by chance, and calls `store`."""
+
+import contextlib
+import logging
+import os
+import random
+import secrets
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_agent import errors
+from edl_agent.address import check_name, default_name
+from edl_agent.client import EtcdClient
+from edl_agent.etcd.watch import WatchStream
+from edl_agent.session import SessionState, SessionView
+from edl_agent.tasks.board import Board
+from edl_agent.tasks.dataset_store import DatasetStore, cut
+from edl_agent.tasks.encoding import TaskKeys
+from edl_agent.tasks.model_saver import ModelSaver
+from edl_agent.tasks.rules import (
+    DEFAULT_MAX_FAILURES,
+    DEFAULT_TIMEOUT,
+    PassSummary,
+    failed,
+    finished,
+    given_back,
+    summary,
+)
+from edl_agent.tasks.rules import Progress as ChunkProgress
+from edl_agent.tasks.store import Applied, Change, Hold, TaskStore
+from edl_agent.watch_cursor import EventType
+
+_log = logging.getLogger(__name__)
+
+_FOREVER = float("inf")
+
+_TRUSTED = 0.25
+"""Share of the timeout after which a hold is renewed before another task of its chunk is handed out."""
+
+_CLOSE_SECONDS = 1.0
+"""For giving back at the end; the lease does it otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task in hand.
+
+    Attributes:
+        pass_number: which pass over the data, from 0.
+        index: which task of the data set, from 0.
+        spec: as given to `TaskQueue.set_dataset`; ``None`` where only a number was given.
+        failures: how often it failed before in this pass.
+    """
+
+    pass_number: int
+    index: int
+    spec: Any = None
+    failures: int = 0
+    _position: int = field(default=0, repr=False)
+    _hold: int = field(default=0, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All passes are finished: nothing waits, nothing is held.
+
+    Attributes:
+        passes: how many passes were finished in all.
+    """
+
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the work stands, read at one moment.
+
+    Attributes:
+        current: counts of the pass under way; ``None`` before a data set is set and after the last pass.
+        passes: end of the pass numbers: how many passes there will have been.
+        held: chunks held at the moment.
+        holders: who holds them, by name, for people.
+        history: counts of the latest finished passes, the oldest first.
+    """
+
+    current: PassSummary | None
+    passes: int
+    held: int
+    holders: tuple[str, ...]
+    history: tuple[PassSummary, ...]
+
+
+class TaskQueue:
+    """Training tasks, shared with all other trainers of the job. Thread-safe; one task in hand at a time.
+
+    A program that wants several tasks at once makes several queues on one client.
+
+    Args:
+        client: with a session (`EtcdClient.open`, `register_trainer` or `register`); tasks are held under its lease.
+        holder_name: for people; default ``POD_NAME``, else hostname-pid.
+        call_timeout: seconds that etcd may take for one step.
+
+    Raises:
+        ConfigurationError: a bad name.
+
+    Example::
+
+        with EtcdClient("http://127.0.0.1:2379") as client, TaskQueue(client) as queue:
+            client.open()
+            queue.set_dataset(10_000, passes=3)
+            while isinstance(task := queue.get_task(), Task):
+                train(task.index)
+                queue.finish(task)
+    """
+
+    def __init__(self, client: EtcdClient, holder_name: str | None = None, *, call_timeout: float = 5.0) -> None:
+        self._client = client
+        self._clock = client._clock
+        self._session = client.session
+        self._call_timeout = call_timeout
+        self._name = check_name(holder_name or default_name(os.environ))
+        self._queue = secrets.token_hex(8)
+        self._keys = TaskKeys(client._keys)
+        self._store = TaskStore(client._kv, self._keys, self._clock, self._name, self._queue)
+        self._datasets = DatasetStore(client._kv, self._keys, self._clock, self._store, call_timeout)
+        self._saver = ModelSaver(client._kv, client._leases, self._keys, self._clock, self._name, call_timeout)
+        self._board = Board(self._keys)
+        self._random = random.Random()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._waiting = threading.Lock()
+        self._stream: WatchStream | None = None
+        # Under the lock:
+        self._candidates: list[int] | None = None
+        self._hold: Hold | None = None
+        self._holds = 0
+        self._in_hand = False
+        self._avoid: int | None = None
+        self._last_finished = (0, 0)
+        client.on_close(self.close)
+        self._session.listen(self._session_changed)
+
+    # --- the data set ---
+
+    def set_dataset(
+        self,
+        tasks: int | Iterable[object],
+        passes: int = 1,
+        *,
+        chunk_size: int | None = None,
+        max_failures: int = DEFAULT_MAX_FAILURES,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Say what there is to do. Every trainer may do so: the same data set again changes nothing.
+
+        Another one takes the place of the present one between two passes, before the first task of the next one is
+        taken, or after the last; it brings its own ``passes``. Pass numbers are counted on.
+
+        Args:
+            tasks: how many, or a spec for each: a JSON value such as a path.
+            passes: over the whole data set.
+            chunk_size: tasks that a trainer takes at a time; default 1 up to 2,000 tasks, else as few as make at
+                most 2,000 chunks.
+            max_failures: a task that failed more often in one pass is set aside for the rest of the pass.
+            timeout: seconds without a finish or renewal after which a living holder loses its chunk.
+
+        Raises:
+            DatasetInUse: a pass over another data set is under way.
+            ConfigurationError: names the bad part.
+            EdlAgentError: etcd is not reached or refuses.
+        """
+        self._check_usable()
+        dataset, pages = cut(tasks, passes, chunk_size, max_failures, timeout)
+        self._datasets.put(dataset, pages)
+
+    # --- tasks ---
+
+    def get_task(self, timeout: float | None = None) -> Task | Finished:
+        """The next task. Waits while all that is left is held by others, and while no data set is set.
+
+        Within a chunk no request is needed. Outages of etcd are waited for, too.
+
+        Args:
+            timeout: seconds to wait; ``None`` waits for ever, 0 takes what is free. etcd's answers may take up to the
+                queue's ``call_timeout`` more.
+
+        Returns:
+            The task, or `Finished` when all passes are over.
+
+        Raises:
+            DeadlineExceeded: nothing could be taken in time.
+            LeaseLost: the client has no session: ``client.open()`` comes first; or it lost it and may not claim anew.
+            ConfigurationError: a task is in hand: finish it, fail it or give it back first.
+            ClientClosed: the queue or its client was closed, also during the wait.
+            EdlAgentError: etcd refuses.
+        """
+        end = _FOREVER if timeout is None else self._clock.monotonic() + timeout
+        with self._lock:
+            self._check_usable()
+            if self._hold is not None and self._in_hand and self._hold.lease == self._session.lease_id:
+                raise errors.ConfigurationError("a task is in hand: finish it, fail it or give it back first")
+            while True:
+                lease = self._live_lease(end)
+                try:
+                    found = self._next_of_hold(lease) or self._next_of_board(lease, end)
+                except (errors.Unavailable, errors.DeadlineExceeded, errors.UnknownOutcome) as error:
+                    # Whatever was under way is settled on the next round; an outage is waited for.
+                    if self._clock.monotonic() >= end:
+                        raise errors.DeadlineExceeded(f"no task within {timeout:g} s: {error}") from error
+                    self._closed.wait(0.05)
+                except errors.LeaseLost as error:
+                    self._client._server_lost(lease, error)
+                else:
+                    if found is not None:
+                        return found
+
+    def finish(self, task: Task) -> None:
+        """The task is done; once this returns, nobody gets it again in this pass. May be called twice.
+
+        Raises:
+            TaskLost: it is no longer held here (lease lost, or silent for too long): nothing was recorded.
+            UnknownOutcome: no answer from etcd in time; call it again, or get the next task, which settles it.
+        """
+        position = task._position
+        with self._lock:
+            if self._last_finished == (task._hold, position):
+                return
+            self._write(
+                self._held(task),
+                lambda progress: finished(progress, position),
+                lambda progress: progress.is_finished(position),
+            )
+            self._last_finished = (task._hold, position)
+
+    def fail(self, task: Task, reason: str = "") -> None:
+        """The task could not be done: it is tried again after the others, or set aside when it failed too often.
+
+        Args:
+            task: the task in hand.
+            reason: for people; up to 200 characters are kept.
+
+        Raises:
+            TaskLost, UnknownOutcome: as `finish`.
+        """
+        position = task._position
+        with self._lock:
+            hold = self._held(task)
+            before, most = hold.progress.failures, hold.dataset.max_failures
+
+            def change(progress: ChunkProgress) -> ChunkProgress:
+                after = failed(progress, position, most, reason)
+                # What is left has failed, some of it here: let somebody else try, if there is somebody.
+                return given_back(after) if after.tried == after.size else after
+
+            self._write(hold, change, lambda progress: progress.failures > before)
+            if hold.gone:
+                self._avoid = hold.chunk
+        if position in hold.progress.aside:
+            _log.warning("Set task %d of pass %d aside: %s", task.index, task.pass_number, reason or "it failed")
+
+    def renew(self, task: Task) -> None:
+        """Tell the others that this trainer lives; for tasks that take longer than a good part of the timeout.
+
+        Raises:
+            TaskLost: it is no longer held here: stop working on it.
+            UnknownOutcome: no answer from etcd in time.
+        """
+        with self._lock:
+            hold = self._held(task)
+            try:
+                self._store.renew(hold, self._deadline())
+            finally:
+                self._after_write(hold)
+
+    def give_back(self, task: Task) -> None:
+        """Let go of the task and of the rest of its chunk, for others to take at once. Does not count as a failure.
+
+        Raises:
+            UnknownOutcome: no answer from etcd in time.
+        """
+        with self._lock, contextlib.suppress(errors.TaskLost):
+            self._write(self._held(task), given_back, lambda progress: not progress.opened)
+
+    # --- questions ---
+
+    def progress(self) -> Progress:
+        """Counts, read afresh. Needs no session.
+
+        Raises:
+            EdlAgentError: etcd is not reached or refuses.
+        """
+        self._check_usable()
+        board = Board(self._keys)
+        self._store.look(board, self._deadline())
+        state = board.state
+        if state is None or board.dataset is None:
+            return Progress(None, 0, 0, (), ())
+        chunks = {chunk: seen.progress for chunk, seen in board.chunks.items()}
+        current = None if state.over else summary(state.current, board.dataset, chunks)
+        holders = tuple(sorted(hold.holder.name for hold in board.held.values()))
+        return Progress(current, state.end, len(board.held), holders, state.history)
+
+    def should_save_model(self, interval: float | None = None) -> bool:
+        """Whether this trainer is to save the model now. Exactly one of those who ask is told so.
+
+        Args:
+            interval: ``None``: once for each finished pass (ask at any time, such as before each task and at the end);
+                seconds: once in so many seconds, measured by etcd, not by the trainers' clocks.
+
+        Raises:
+            UnknownOutcome: no answer from etcd in time; then possibly nobody is told this time.
+            EdlAgentError: etcd is not reached or refuses.
+        """
+        self._check_usable()
+        if interval is None:
+            return self._saver.per_pass()
+        if not interval > 0:
+            raise errors.ConfigurationError(f"interval must be a positive number of seconds, not {interval!r}")
+        return self._saver.per_interval(interval)
+
+    # --- end ---
+
+    def close(self) -> None:
+        """Give back what is in hand and end the queue; who waits gets `ClientClosed`. Idempotent, bounded."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._wake()
+        self._session.nudge()
+        if not self._lock.acquire(timeout=_CLOSE_SECONDS):
+            return  # a call is under way; the lease, which ends soon, frees the chunk
+        try:
+            hold, self._hold = self._hold, None
+            if hold is not None and not hold.gone and hold.lease == self._session.lease_id:
+                with contextlib.suppress(errors.EdlAgentError):
+                    deadline = self._clock.monotonic() + _CLOSE_SECONDS
+                    self._store.record(hold, given_back, lambda progress: not progress.opened, deadline)
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> "TaskQueue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<TaskQueue {self._name}>"
+
+    # --- inside: taking ---
+
+    def _next_of_hold(self, lease: int) -> Task | None:
+        """The next task of the chunk in hand, after making sure that it still is."""
+        hold = self._hold
+        if hold is None:
+            return None
+        now = self._clock.now()
+        age = max(now.monotonic - hold.heard.monotonic, now.boottime - hold.heard.boottime)
+        if hold.lease != lease:
+            self._hold = None
+            return None
+        if hold.doubt or age > hold.dataset.timeout * _TRUSTED:
+            try:
+                self._store.renew(hold, self._deadline())
+            except errors.TaskLost as error:
+                _log.info("Lost a chunk between two tasks: %s", error)
+            finally:
+                self._after_write(hold)
+            if self._hold is None:
+                return None
+        position = hold.progress.due
+        if position is None:  # closed by a write that was thought to be lost
+            self._hold = None
+            return None
+        index = hold.dataset.index(hold.chunk, position)
+        spec = self._datasets.spec(hold.dataset, index)
+        self._in_hand = True
+        return Task(hold.pass_number, index, spec, hold.progress.failures_of(position), position, self._holds)
+
+    def _next_of_board(self, lease: int, end: float) -> Finished | None:
+        """Take a chunk (``None``: look at the hold), or find out that there is none; waits for a change of that."""
+        fresh = False
+        board = self._board
+        while not self._closed.is_set():
+            if not board.revision:
+                self._store.look(board, self._deadline())
+                self._candidates, fresh = None, True
+            chunk = self._choose()
+            if chunk is not None:
+                self._hold = self._store.take(board, chunk, lease, self._deadline())
+                if self._hold is not None:
+                    self._holds += 1
+                    self._in_hand = False
+                    return None
+                self._candidates, fresh = None, True
+            elif not fresh:
+                self._store.look(board, self._deadline())
+                self._candidates, fresh = None, True
+            elif board.over:
+                assert board.state is not None
+                return Finished(board.state.end)
+            elif board.complete:
+                self._store.end_pass(board, self._deadline())
+                self._candidates = None
+            else:
+                self._wait(end)
+                self._candidates = None
+                if self._session.lease_id != lease:
+                    return None
+        return None
+
+    def _choose(self) -> int | None:
+        """A chunk to try: one that looks free, by chance, so that trainers seldom meet; else one of a hung holder."""
+        now = self._clock.monotonic()
+        if self._candidates is None:
+            free = self._board.free()
+            self._random.shuffle(free)
+            if self._avoid in free:
+                free.remove(self._avoid)
+                free.insert(0, self._avoid)
+            self._candidates = self._board.overdue(self._queue, now) + free
+        while self._candidates:
+            chunk = self._candidates.pop()
+            if self._board.is_open_to(chunk, self._queue, now):
+                return chunk
+        return None
+
+    def _wait(self, end: float) -> None:
+        """Follow what the others do until there may be something to take, a holder counts as hung, or time is up."""
+        board = self._board
+        now = self._clock.monotonic()
+        if now >= end:
+            what = "all tasks left are held by others" if board.working else "no data set is set"
+            raise errors.DeadlineExceeded(f"no task in time: {what}")
+        until = min(end, board.next_overdue())
+        stream = WatchStream(
+            self._client._connection, [(self._keys.prefix, self._keys.end)], board.revision + 1, self._clock
+        )
+        alarm = threading.Timer(until - now, stream.cancel) if until < _FOREVER else None
+        if alarm is not None:
+            alarm.name, alarm.daemon = "edl-tasks-alarm", True
+            alarm.start()
+        with self._waiting:
+            self._stream = stream
+        try:
+            if self._closed.is_set():
+                return
+            for step in stream.steps():
+                for event in step.events:
+                    if event.type is EventType.DELETE:
+                        board.deleted(event.key, event.mod_revision)
+                    else:
+                        board.put(event, self._clock.monotonic())
+                if not board.revision or board.something_free or board.complete or board.over:
+                    return
+                if board.overdue(self._queue, self._clock.monotonic()):
+                    return
+        except errors.WatchCompacted:
+            board.revision = 0  # read all of it, but remember since when the holders are silent
+        finally:
+            with self._waiting:
+                self._stream = None
+            stream.cancel()
+            if alarm is not None:
+                alarm.cancel()
+
+    def _live_lease(self, end: float) -> int:
+        """The session's lease; waits for it where it was lost and is claimed anew."""
+        while True:
+            self._check_usable()
+            view = self._session.view()
+            if view.alive and view.lease is not None:
+                return view.lease.lease_id
+            if view.state is SessionState.NEW and view.incarnation == 0:
+                raise errors.LeaseLost("there is no session: call open(), register_trainer() or register() first")
+            error = self._client._registration.error
+            if error is None and self._client._settings.reclaim == "never":
+                error = view.loss
+            if error is not None:
+                raise error
+            left = None if end == _FOREVER else end - self._clock.monotonic()
+            if left is not None and left <= 0:
+                raise errors.DeadlineExceeded("no session in time")
+            self._session.wait(self._session_matters, left)
+
+    def _session_matters(self) -> bool:
+        return (
+            self._session.view().alive
+            or self._closed.is_set()
+            or self._client._closing
+            or self._client._registration.error is not None
+        )
+
+    # --- inside: recording ---
+
+    def _held(self, task: Task) -> Hold:
+        """The hold that the task in hand belongs to.
+
+        Raises:
+            TaskLost: it is not, or no longer, in hand.
+        """
+        self._check_usable()
+        hold = self._hold
+        if hold is None or task._hold != self._holds or hold.progress.due != task._position:
+            raise errors.TaskLost(f"task {task.index} of pass {task.pass_number} is not in hand")
+        if hold.lease != self._session.lease_id:
+            self._hold = None
+            raise errors.TaskLost(f"task {task.index} of pass {task.pass_number}: the session's lease was lost")
+        if not self._in_hand and not hold.doubt:
+            raise errors.TaskLost(f"task {task.index} of pass {task.pass_number} is not in hand")
+        return hold
+
+    def _write(self, hold: Hold, change: Change, applied: Applied) -> None:
+        """Record the end of the task in hand. It stays in hand where nothing was sent."""
+        try:
+            self._store.record(hold, change, applied, self._deadline())
+        except (errors.TaskLost, errors.UnknownOutcome):
+            self._in_hand = False
+            raise
+        else:
+            self._in_hand = False
+        finally:
+            self._after_write(hold)
+
+    def _after_write(self, hold: Hold) -> None:
+        self._store.note(self._board, hold)
+        if hold.gone:
+            self._hold, self._in_hand = None, False
+
+    # --- inside: small things ---
+
+    def _wake(self) -> None:
+        with self._waiting:
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _session_changed(self, before: SessionView, after: SessionView) -> None:
+        if before.alive and not after.alive:
+            self._wake()
+
+    def _check_usable(self) -> None:
+        self._client._check_usable()
+        if self._closed.is_set():
+            raise errors.ClientClosed("the task queue was closed")
+
+    def _deadline(self) -> float:
+        return self._clock.monotonic() + self._call_timeout
