@@ -3,6 +3,7 @@
 They may block or raise: the lease is kept meanwhile (fault row A41), and the next callback waits its turn.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -64,5 +65,6 @@ class HookRunner:
             name, callback, args = call
             try:
                 callback(*args)
-            except Exception:
-                _log.exception("Callback for %s failed", name)
+            except BaseException:  # also a sys.exit(), which ends no program from here and must not end this thread
+                with contextlib.suppress(BaseException):
+                    _log.exception("Callback for %s failed", name)

@@ -5,6 +5,7 @@ Renews the lease, moves elsewhere on a miss, and lets time pass for the session.
 It starts no other work: hooks, claims and watches run elsewhere, so nothing of theirs can hold up a renewal.
 """
 
+import contextlib
 import logging
 import random
 import threading
@@ -73,23 +74,29 @@ class Keeper:
         try:
             while not self._stopping:
                 try:
-                    delay = self._step()
+                    self._turn()
                 except errors.ClientClosed:
                     return
-                except Exception:
-                    # Whatever it was (a full file table, no memory, a fault of ours): the lease must go on being
-                    # renewed.
-                    _log.exception("The keepalive thread met an unexpected error and goes on")
-                    delay = 0.1
-                planned = self._clock.monotonic() + delay
-                woken = self._wake.wait(delay)
-                self._wake.clear()
-                if not woken:
-                    self._check_lateness(self._clock.monotonic() - planned)
+                except BaseException:
+                    # Whatever it was (a full file table, no memory, a fault of ours, a SystemExit out of somebody's log
+                    # handler): the lease must go on being renewed.
+                    with contextlib.suppress(BaseException):
+                        _log.exception("The keepalive thread met an unexpected error and goes on")
+                    with contextlib.suppress(BaseException):
+                        self._wake.wait(_PAUSE[0])
+                        self._wake.clear()
         finally:
             # Never "alive" without a thread that renews (fault row A40).
             if not self._stopping:
                 self._session.change(lambda view, now: lost(view, errors.LeaseLost("the keepalive thread ended")))
+
+    def _turn(self) -> None:
+        delay = self._step()
+        planned = self._clock.monotonic() + delay
+        woken = self._wake.wait(delay)
+        self._wake.clear()
+        if not woken:
+            self._check_lateness(self._clock.monotonic() - planned)
 
     def _step(self) -> float:
         """Renew if it is due; returns seconds until something is due again."""
