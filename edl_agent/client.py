@@ -474,11 +474,14 @@ class EtcdClient:
                 _log.exception("A part of the client failed to close")
         self._registration.stop()
         self._keeper.stop()
+        holds = self._session.view().lease is not None
         self._session.change(lambda view, now: closed(view))
         lease_id = self._registration.lease_in_work
         if lease_id is not None:
+            # A lease that was only asked for, or is lost, is not worth a long wait for an etcd that does not answer.
+            seconds = self._settings.dial_timeout if holds else min(1.0, self._settings.dial_timeout)
             with contextlib.suppress(errors.EdlAgentError):  # etcd is away: the lease ends by itself
-                self._leases.revoke(lease_id, self._clock.monotonic() + self._settings.dial_timeout)
+                self._leases.revoke(lease_id, self._clock.monotonic() + seconds)
         self._connection.close()
         for thread in (self._registration.thread, self._keeper.thread):
             if thread.is_alive() and thread is not threading.current_thread():
