@@ -2,13 +2,15 @@
 
 import functools
 import logging
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import click
 
-from edl_agent.cli.failures import set_where
+from edl_agent.cli.failures import OK, set_where
 from edl_agent.client import EtcdClient
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, Settings, make_settings
@@ -182,7 +184,12 @@ def shared_options(log_level: int = logging.WARNING) -> Callable[[Callable[..., 
             prefix = f", prefix {settings.keys.prefix}" if settings.keys.prefix else ""
             set_where(",".join(map(str, settings.endpoints)) + prefix)
             _log_to_stderr(max(logging.DEBUG, log_level - 10 * common.verbose))
-            return command(common, **given)
+            try:
+                return command(common, **given)
+            except BrokenPipeError:
+                # Whoever read our output has gone; that is no error of ours. Python would complain when it flushes.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return OK
 
         for option in reversed(_OPTIONS):
             run = option(run)
