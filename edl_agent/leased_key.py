@@ -48,10 +48,9 @@ class LeasedKey:
         deadline = client._clock.monotonic() + timeout
         lease = client._live_lease()
         for _ in range(_RACES):
-            expected = kv_parts.modified_at(self._key, self._known) if self._known else kv_parts.absent(self._key)
             try:
                 result = client._kv.txn(
-                    [expected],
+                    [kv_parts.modified_at(self._key, self._known)],
                     [kv_parts.put_op(self._key, value, lease)],
                     [kv_parts.range_op(self._key)],
                     deadline,

@@ -169,7 +169,7 @@ class LiveRange:
         inbox: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         with self._condition:
             self._stream, self._inbox = stream, inbox
-        threading.Thread(target=_pump, args=(stream, inbox), name=f"edl-{self._what}-watch", daemon=True).start()
+        threading.Thread(target=pump, args=(stream, inbox), name=f"edl-{self._what}-watch", daemon=True).start()
         created = False
         try:
             while not self._closed.is_set():
@@ -248,7 +248,7 @@ class LiveRange:
             self._condition.notify_all()
 
 
-def _pump(stream: WatchStream, inbox: "queue.SimpleQueue[Step | Exception | None]") -> None:
+def pump(stream: WatchStream, inbox: "queue.SimpleQueue[Step | Exception | None]") -> None:
     """Carry the watch's answers over, so that whoever takes them can also wait for silence."""
     try:
         for step in stream.steps():
