@@ -1,5 +1,6 @@
 """The shell around `slots`: a thread that gets a lease, claims a slot, guards it, and begins again after a loss."""
 
+import contextlib
 import logging
 import random
 import threading
@@ -136,6 +137,7 @@ class Registration:
 
     def _session_changed(self, before: SessionView, after: SessionView) -> None:
         if before.alive and not after.alive:
+            self._connection.hold_cluster(False)
             if isinstance(after.loss, errors.SlotTakenOver):
                 self._end(after.loss)
             self._interrupt()
@@ -151,8 +153,10 @@ class Registration:
 
     def _run(self) -> None:
         failures = 0
-        while not self._stopping:
+        while True:
             self._work.clear()
+            if self._stopping:  # after the clear, or a stop in between would be slept through
+                return
             goal = self._goal
             if goal is None:
                 self._wait_for("")
@@ -167,9 +171,11 @@ class Registration:
             except errors.EdlAgentError as error:
                 failures += 1
                 self._failed(error, failures)
-            except Exception as error:
-                # Supervision: a fault of ours must not leave the slot unclaimed for good.
-                _log.exception("Registration met an unexpected error and goes on")
+            except BaseException as error:
+                # Supervision: a fault of ours, or a SystemExit out of somebody's log handler, must not leave the slot
+                # unclaimed for good.
+                with contextlib.suppress(BaseException):
+                    _log.exception("Registration met an unexpected error and goes on")
                 failures += 1
                 self._failed(errors.ProtocolError(f"unexpected: {error!r}"), failures)
             self._settle(goal)
@@ -233,7 +239,6 @@ class Registration:
 
     def _grant(self, goal: Goal) -> int:
         self._wait_for("etcd")
-        self._connection.cluster_may_change()
         lease_id = self._random.randrange(1, 2**62)
         self.lease_in_work = lease_id
         while True:
@@ -249,6 +254,7 @@ class Registration:
             # Leases and epochs of another cluster mean nothing in this one.
             self._cluster, self._own_leases, self._held = self._connection.cluster_id, frozenset(), None
         self._own_leases |= {lease_id}
+        self._connection.hold_cluster(True)
         self._session.change(lambda view, now: granted(view, lease_id, ttl, sent))
         return lease_id
 

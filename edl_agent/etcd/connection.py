@@ -90,7 +90,7 @@ class Connection:
         if tls is not None:
             tls.warn_of_open_key()
         self._cluster_id: int | None = None
-        self._rejoin = True
+        self._held = False
         self._auth_lock = threading.Lock()
         self._token: str | None = None
         self._metadata: Metadata = (_REQUIRE_LEADER,)
@@ -140,7 +140,7 @@ class Connection:
         Returns:
             The peer (for `failed`) and the call, which yields answers as bytes and raises ``grpc.RpcError``.
         """
-        peer = self._pinned or self._peer(deadline)
+        peer = self._good_peer(deadline)
         if self._login is not None and self._token is None:
             self._authenticate(peer, deadline)
         try:
@@ -165,14 +165,30 @@ class Connection:
 
         Opening it again is the caller's choice.
         """
-        return self._remedy(peer, error, deadline=deadline, attempt=_PATIENCE, repeatable=True)[0]
+        return self._remedy(peer, error, deadline=deadline, attempt=float("inf"), repeatable=True)[0]
 
     # --- who answers ---
 
-    def cluster_may_change(self) -> None:
-        """Nothing is held in the old cluster any more: if all endpoints agree on a new cluster id, it may be joined."""
-        with self._condition:
-            self._rejoin = True
+    def hold_cluster(self, held: bool) -> None:
+        """Say whether a lease is held. While none is, a new cluster is joined once all endpoints agree on its id."""
+        self._held = held
+
+    def check_cluster(self, peer: Peer, cluster_id: int) -> None:
+        """Look at the cluster id that came with an answer (0 = unknown, from etcd's grpc-proxy).
+
+        gRPC connects an idle channel again without a word, and behind the same address may be another cluster by then.
+
+        Raises:
+            ClusterMismatch: it is not this client's cluster; the peer was counted as failed.
+        """
+        if cluster_id in (0, self._cluster_id):
+            return
+        if self._cluster_id is None:
+            self._cluster_id = cluster_id
+            return
+        text = f"belongs to cluster {cluster_id:x}, this client to {self._cluster_id:x}"
+        self.failed(peer, text)
+        raise errors.ClusterMismatch(f"{peer.endpoint}: {text}")
 
     @property
     def cluster_id(self) -> int | None:
@@ -219,7 +235,7 @@ class Connection:
 
     def _attempt(self, method: wire.Method, payload: bytes, deadline: float) -> Any:
         try:
-            peer = self._pinned or self._peer(deadline)
+            peer = self._good_peer(deadline)
         except errors.Unavailable as error:
             raise _Again(error) from error
         left = deadline - self._clock.monotonic()
@@ -230,7 +246,13 @@ class Connection:
             attempt = min(left, max(_PATIENCE, left / len(self.endpoints)))
         metadata = self._metadata
         try:
-            return method.answer.FromString(peer.call(method.path, payload, attempt, metadata))
+            answer = method.answer.FromString(peer.call(method.path, payload, attempt, metadata))
+            if answer.header.cluster_id != self._cluster_id:
+                self.check_cluster(peer, answer.header.cluster_id)
+            return answer
+        except errors.ClusterMismatch as error:
+            # A write of this client was surely not applied to its own cluster, but it is not for us to say it again.
+            raise (_Again(error) if method.repeatable else error) from None
         except grpc.RpcError as error:
             outcome, again = self._remedy(
                 peer, error, deadline=deadline, attempt=attempt, repeatable=method.repeatable, sent_with=metadata
@@ -282,13 +304,26 @@ class Connection:
         return errors.UnknownOutcome(f"the answer was lost; the write may have been applied or not ({text})"), False
 
     def _blame(self, peer: Peer, code: str, details: str, attempt: float) -> None:
-        if code == "DEADLINE_EXCEEDED" and attempt < _PATIENCE:
+        # Where there is no other endpoint, a new connection is no faster than a slow one, and it ends the renewal of
+        # the lease that is under way (fault row A10). Dead connections are found by the pings and by the keepalive.
+        alone = len(self.endpoints) == 1
+        if code == "DEADLINE_EXCEEDED" and attempt < (self.dial_timeout if alone else _PATIENCE):
             peer.timeouts += 1
-            if peer.timeouts < 3:
+            if alone or peer.timeouts < 3:
                 return
         if code == "CANCELLED" and self._peers.get(peer.endpoint) is not peer:
             return  # ended by ourselves
         self.failed(peer, details or code)
+
+    def _good_peer(self, deadline: float) -> Peer:
+        """The pinned peer on the connection on which it was found good, or another one."""
+        peer = self._pinned
+        if peer is None:
+            return self._peer(deadline)
+        if peer.connected:
+            return peer
+        self.failed(peer, "the connection was lost")
+        return self._peer(deadline)
 
     def _peer(self, deadline: float) -> Peer:
         """The pinned peer; finds one if need be, waiting until the deadline."""
@@ -414,20 +449,19 @@ class Connection:
         if self._cluster_id is None:
             self._cluster_id = cluster_id
         if cluster_id == self._cluster_id:
-            self._rejoin = False
             return None
         strangers.setdefault(cluster_id, []).append(peer)
         return f"belongs to cluster {cluster_id:x}, this client to {self._cluster_id:x}"
 
     def _adopt(self, strangers: dict[int, list[Peer]]) -> Peer | None:
         """All endpoints agree on a new cluster and nothing is held in the old one: join it."""
-        if not self._rejoin or len(strangers) != 1:
+        if self._held or len(strangers) != 1:
             return None
         ((cluster_id, peers),) = strangers.items()
         if len(peers) < len(self.endpoints):
             return None
         _log.warning("All endpoints belong to a new cluster %x now; joining it", cluster_id)
-        self._cluster_id, self._rejoin, self._token = cluster_id, False, None
+        self._cluster_id, self._token = cluster_id, None
         return peers[0]
 
     # --- token ---

@@ -27,7 +27,8 @@ class Leases:
             deadline: when to give up.
 
         Returns:
-            The granted TTL in seconds; etcd raises small ones to its minimum (1.5 x election timeout).
+            The lease time in seconds from the sending of this call on: the granted TTL (etcd raises small ones to its
+            minimum, 1.5 x election timeout), or what is left of it where an earlier attempt had granted the lease.
         """
         try:
             answer = self._connection.call(
@@ -36,7 +37,11 @@ class Leases:
         except errors.RequestRefused as error:
             if status.LEASE_EXISTS not in str(error):
                 raise
-            return float(self.time_to_live(lease_id, deadline)[1])
+            # Created by an earlier attempt, and running since then: only what is left of it counts from now on.
+            left = self.time_to_live(lease_id, deadline)[0]
+            if left <= 0:
+                raise errors.Unavailable("the lease of an earlier attempt has ended") from error
+            return float(left)
         if answer.error:
             raise errors.ProtocolError(f"etcd refused the lease: {answer.error}")
         return float(answer.ttl)
@@ -83,6 +88,8 @@ class Leases:
         finally:
             done.set()
             call.cancel()
+        # "No such lease" from another cluster says nothing about the lease.
+        self._connection.check_cluster(peer, answer.header.cluster_id)
         return float(max(answer.ttl, 0))
 
 

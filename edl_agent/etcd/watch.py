@@ -1,6 +1,7 @@
 """One watch stream on one or more ranges: opened at a revision, resumed after breaks, ended by `cancel`."""
 
 import logging
+import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from edl_agent import errors
 from edl_agent.clock import Clock
 from edl_agent.etcd import wire
 from edl_agent.etcd.connection import Connection
+from edl_agent.etcd.peer import Peer
 from edl_agent.watch_cursor import Cursor, EventType, Step, WatchAnswer, WatchEvent, advance, resumed
 
 _log = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ class WatchStream:
         self._lock = threading.Lock()
         self._call: Any = None
         self._cancelled = threading.Event()
-        self._hang_up: threading.Event | None = None
+        self._requests: queue.SimpleQueue[bytes | None] | None = None
+        self._numbers: dict[int, int] = {}
         self._denied = False
 
     def steps(self) -> Iterator[Step]:
@@ -68,15 +71,22 @@ class WatchStream:
     def _one_stream(self) -> Iterator[Step]:
         self._cursors = [resumed(cursor) for cursor in self._cursors]
         deadline = self._clock.monotonic() + self._connection.dial_timeout
-        hang_up = threading.Event()
-        peer, call = self._connection.stream(wire.WATCH_PATH, _requests(self._creations(), hang_up), deadline)
+        # One creation after the other: the answer tells the watch's id, which etcd's grpc-proxy chooses for itself.
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        creations = iter(self._creations())
+        requests.put(next(creations))
+        self._numbers = {}
+        peer, call = self._connection.stream(wire.WATCH_PATH, iter(requests.get, None), deadline)
         with self._lock:
-            self._call, self._hang_up = call, hang_up
+            self._call, self._requests = call, requests
             if self._cancelled.is_set():
                 return
         try:
             for data in call:
-                yield self._take(data)
+                step, created = self._take(peer, data)
+                if created and (creation := next(creations, None)) is not None:
+                    requests.put(creation)
+                yield step
         except grpc.RpcError as error:
             if self._cancelled.is_set():
                 return
@@ -86,24 +96,24 @@ class WatchStream:
 
     def _creations(self) -> list[bytes]:
         requests = []
-        for number, ((key, end), cursor) in enumerate(zip(self._ranges, self._cursors, strict=True), start=1):
+        for (key, end), cursor in zip(self._ranges, self._cursors, strict=True):
             request = wire.WatchRequest()
             create = request.create_request
-            create.key, create.range_end, create.start_revision, create.watch_id = (
-                key,
-                end,
-                cursor.next_revision,
-                number,
-            )
+            create.key, create.range_end, create.start_revision = key, end, cursor.next_revision
             create.progress_notify, create.fragment = True, True
             requests.append(request.SerializeToString())
         return requests
 
-    def _take(self, data: bytes) -> Step:
-        number, answer = _decode(data)
-        if not 1 <= number <= len(self._cursors):  # a refused creation carries no id (-1)
-            raise self._ended(answer.cancel_reason or f"answer for the unknown watch {number}")
-        cursor = self._cursors[number - 1]
+    def _take(self, peer: Peer, data: bytes) -> tuple[Step, bool]:
+        """What one message means, and whether it is the answer to a creation."""
+        watch_id, cluster_id, answer = _decode(data)
+        self._connection.check_cluster(peer, cluster_id)
+        if answer.created and watch_id >= 0:
+            self._numbers[watch_id] = len(self._numbers)
+        if watch_id not in self._numbers:  # a refused creation carries no id (-1)
+            raise self._ended(answer.cancel_reason or f"answer for the unknown watch {watch_id}")
+        number = self._numbers[watch_id]
+        cursor = self._cursors[number]
         if answer.created and not answer.canceled and answer.revision + 1 < cursor.next_revision:
             # The store is older than what was seen: a wiped or restored etcd. The wanted revision would come much later
             # or never.
@@ -111,13 +121,13 @@ class WatchStream:
                 f"etcd is at revision {answer.revision}, older than the watch ({cursor.next_revision})"
             )
         step = advance(cursor, answer)
-        self._cursors[number - 1] = step.cursor
+        self._cursors[number] = step.cursor
         if step.compacted is not None:
             raise errors.WatchCompacted(f"revision {cursor.next_revision} is compacted (oldest kept: {step.compacted})")
         if step.ended is not None:
             raise self._ended(step.ended)
         self._denied = False
-        return step
+        return step, answer.created
 
     def _ended(self, reason: str) -> errors.EdlAgentError:
         if "permission denied" in reason and (self._denied or not self._connection.renew_token()):
@@ -136,20 +146,15 @@ class WatchStream:
     def _drop(self) -> None:
         with self._lock:
             call, self._call = self._call, None
-            hang_up, self._hang_up = self._hang_up, None
-        if hang_up is not None:
-            hang_up.set()
+            requests, self._requests = self._requests, None
+        if requests is not None:
+            requests.put(None)
         if call is not None:
             call.cancel()
 
 
-def _requests(creations: list[bytes], hang_up: threading.Event) -> Iterator[bytes]:
-    """The creations; then the stream stays open until it is dropped."""
-    yield from creations
-    hang_up.wait()
-
-
-def _decode(data: bytes) -> tuple[int, WatchAnswer]:
+def _decode(data: bytes) -> tuple[int, int, WatchAnswer]:
+    """Id of the watch, id of the cluster, and the rest."""
     message = wire.WatchResponse.FromString(data)
     events = tuple(
         WatchEvent(
@@ -170,4 +175,4 @@ def _decode(data: bytes) -> tuple[int, WatchAnswer]:
         message.cancel_reason,
         message.fragment,
     )
-    return message.watch_id, answer
+    return message.watch_id, message.header.cluster_id, answer
