@@ -317,6 +317,7 @@ class EtcdClient:
         *,
         expected: bytes | _Anything | None = ANY,
         guarded: bool = True,
+        epoch: int | None = None,
         with_lease: bool = False,
         timeout: float = 1.0,
     ) -> bool:
@@ -330,6 +331,7 @@ class EtcdClient:
             expected: the value that the key must hold, ``None`` = absent, `ANY` = whatever.
             guarded: compare the slot key's mod revision and lease, so that nobody who lost a slot can still write for
                 it.
+            epoch: guarded, the incarnation that the value belongs to: refused when the session holds another one by now.
             with_lease: bind the key to the session's lease.
             timeout: seconds.
 
@@ -347,6 +349,10 @@ class EtcdClient:
         if guarded:
             if view.slot is None or view.lease is None:
                 raise view.loss or errors.LeaseLost("no slot is held")
+            if epoch is not None and epoch != view.slot.epoch:
+                raise errors.LeaseLost(
+                    f"the value belongs to epoch {epoch}, the session now holds epoch {view.slot.epoch}"
+                )
             slot_key = self._keys.family(view.slot.role).key(view.slot.index)
             compares += [
                 kv_parts.modified_at(slot_key, view.slot.epoch),
@@ -371,9 +377,9 @@ class EtcdClient:
                 raise self._slot_refused(view.slot, view.lease.lease_id, found[0] if found else None)
         return result.succeeded
 
-    def guarded_put(self, key: Key, value: bytes, timeout: float = 1.0) -> None:
+    def guarded_put(self, key: Key, value: bytes, timeout: float = 1.0, *, epoch: int | None = None) -> None:
         """Write one key if this session still holds its slot: `compare_and_set` without an expectation."""
-        self.compare_and_set(key, value, timeout=timeout)
+        self.compare_and_set(key, value, epoch=epoch, timeout=timeout)
 
     def watch_prefix(self, prefix: Key, *, start_revision: int | None = None, timeout: float = 5.0) -> PrefixWatch:
         """Read a prefix and watch it from there.

@@ -84,6 +84,7 @@ class Connection:
         self._failed_at: dict[Endpoint, float] = {}
         self._selecting = False
         self._rounds = 0
+        self._next_round = 0.0
         self._reason = ""
         self._fingerprint: object = tls.fingerprint() if tls else None
         self._rotated_at = float("-inf")
@@ -351,7 +352,10 @@ class Connection:
 
     def _select(self, deadline: float) -> None:
         """One round over all endpoints; pins the first good one, or pauses so that rounds stay rare."""
-        if self._clock.monotonic() >= deadline:
+        # The pause belongs to the connection, not to the caller: a caller with little time must not begin a round early.
+        self._pause(min(self._next_round, deadline) - self._clock.monotonic())
+        began = self._clock.monotonic()
+        if began >= deadline:
             raise errors.DeadlineExceeded(self._with_reason("etcd was not reached in time"))
         self.refresh_identity()
         limit = min(self.dial_timeout, deadline - self._clock.monotonic())
@@ -366,8 +370,8 @@ class Connection:
             raise errors.AuthenticationFailed(self._reason)
         # At most about four probes a second over all endpoints (invariant I6), growing to one round a second.
         self._rounds += 1
-        pause = max(0.25 * len(self.endpoints), min(1.0, 0.25 * self._rounds)) * self._random.uniform(0.9, 1.3)
-        self._pause(min(pause, deadline - self._clock.monotonic()))
+        gap = max(0.3 * len(self.endpoints), min(1.0, 0.25 * self._rounds)) * self._random.uniform(1.0, 1.3)
+        self._next_round = began + gap
 
     def _diagnose(self, reasons: dict[Endpoint, str]) -> bool:
         """Put better words for TLS faults into ``reasons``. Returns whether every endpoint has one."""
