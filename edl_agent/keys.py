@@ -66,12 +66,16 @@ class KeySchema:
     @property
     def pservers(self) -> "SlotFamily":
         """``/ps/<i>``: as many slots as ``/ps_desired`` says."""
-        return SlotFamily(self.full("/ps/"), self.full("/ps_desired"))
+        return SlotFamily(
+            self.full("/ps/"), self.full("/ps_desired"), self.full("/edl/claims/ps/"), self.full("/edl/queue/ps/")
+        )
 
     @property
     def trainers(self) -> "SlotFamily":
         """``/trainer/<i>``: as many slots as trainers come."""
-        return SlotFamily(self.full("/trainer/"), None)
+        return SlotFamily(
+            self.full("/trainer/"), None, self.full("/edl/claims/trainer/"), self.full("/edl/queue/trainer/")
+        )
 
     def family(self, role: Role) -> "SlotFamily":
         """The slots of a role."""
@@ -85,10 +89,15 @@ class SlotFamily:
     Attributes:
         prefix: of the slot keys.
         desired: key with the wanted number, ``None`` = no limit.
+        claims: prefix of the claim keys, one for each held slot, named by address; put in one transaction with it and
+            under its lease, so that one comparison tells whether an address has a slot.
+        queue: prefix of the keys of those who lost a race for a slot and try again; see `places`.
     """
 
     prefix: bytes
     desired: bytes | None
+    claims: bytes
+    queue: bytes
 
     @property
     def end(self) -> bytes:
@@ -107,6 +116,10 @@ class SlotFamily:
     def key(self, index: int) -> bytes:
         """Key of one slot."""
         return self.prefix + str(index).encode()
+
+    def places(self, address: bytes) -> bytes:
+        """Prefix of the places in the queue that an address has had; each place is a key of its own."""
+        return self.queue + address + b"/"
 
     def index(self, full: bytes) -> int | None:
         """The index that a full key names, or ``None`` where it is no slot key (``/ps/01`` and ``/ps/x`` are not)."""

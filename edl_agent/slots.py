@@ -6,6 +6,7 @@ and nothing else.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 from edl_agent.errors import EdlAgentError, InvalidDesiredCount, LeaseLost, SlotTakenOver, SlotWithdrawn
 from edl_agent.keys import parse_desired
@@ -23,11 +24,34 @@ class SlotKey:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All that matters for a claim, at one revision. ``desired`` is the raw value of ``/ps_desired`` or ``None``."""
+    """All that matters for a claim, at one revision. ``desired`` is the raw value of ``/ps_desired`` or ``None``.
+
+    ``claim``: mod revision of the claim key of who asks; 0 = there is none, or it was not looked at.
+    """
 
     revision: int
     desired: bytes | None
     slots: tuple[SlotKey, ...]
+    claim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What a lost race is answered with: little, whatever the number of slots.
+
+    Attributes:
+        desired: raw value of the count, ``None`` = absent.
+        claimed: whether the own address has a claim key.
+        held: number of slot keys.
+        claims: number of claim keys.
+        waiting: number of queue keys, the own one included.
+    """
+
+    desired: bytes | None
+    claimed: bool
+    held: int
+    claims: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +94,11 @@ class Claim:
         index: the slot.
         desired: raw value of the count that was decided on.
         replaces: the key that is taken over (our own older incarnation's); ``None`` = the slot must be free.
-        empty_board: no slot key existed at all.
     """
 
     index: int
     desired: bytes
     replaces: SlotKey | None = None
-    empty_board: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +132,7 @@ def decide(board: Board, me: Claimant) -> Decision:
        in place, so an address never holds two slots; after having held a slot myself, a foreign lease on my address
        means a newer twin: give up for good;
     3. the index held last, if free;
-    4. the lowest free index, or after losing a race any free one, so that a thousand starters do not queue at the same
-       index;
+    4. the lowest free index, or after lost races any free one (the first lost race is answered by `next_in_queue`);
     5. nothing free: wait.
     """
     if me.limited and board.desired is None:
@@ -139,7 +160,25 @@ def decide(board: Board, me: Claimant) -> Decision:
         index = free[int(me.draw * len(free))]
     else:
         index = free[0]
-    return Claim(index, raw, empty_board=not board.slots)
+    return Claim(index, raw)
+
+
+def next_in_queue(board: Board, refused: Claim, queue: Queue) -> int | None:
+    """The index that is left for us when all who stand before us in the queue have got theirs; ``None``: look again.
+
+    Slots taken since the board was read, and contenders before us, take the free indices of the board from below. Each
+    contender leaves the queue in the transaction that gives it a slot, so a thousand who start together are handed a
+    thousand different indices, without any of them reading what the others hold. It is a guess, no more: where somebody
+    died in the queue, or took a slot without queueing, the claim fails and the board is read.
+    """
+    if queue.claimed or (queue.desired or b"") != refused.desired:
+        return None
+    place = queue.held - len(board.slots) + queue.waiting - 1
+    if place < 0:
+        return None
+    taken = {slot.index for slot in board.slots}
+    limit = parse_desired(refused.desired) if refused.desired else len(taken) + place + 1
+    return next(islice((index for index in range(limit) if index not in taken), place, None), None)
 
 
 def _own_address(slot: SlotKey, raw: bytes, desired: int, me: Claimant) -> Decision:

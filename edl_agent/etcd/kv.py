@@ -109,6 +109,11 @@ def absent(key: bytes) -> Any:
     return wire.Compare(result="EQUAL", target="CREATE", key=key, create_revision=0)
 
 
+def range_absent(key: bytes, end: bytes) -> Any:
+    """Compare: no key of [key, end) exists. etcd reads the whole range for it."""
+    return wire.Compare(result="EQUAL", target="VERSION", key=key, range_end=end, version=0)
+
+
 def modified_at(key: bytes, revision: int) -> Any:
     """Compare: the key was last put at exactly this revision; 0 = it does not exist."""
     return wire.Compare(result="EQUAL", target="MOD", key=key, mod_revision=revision)

@@ -87,4 +87,6 @@ def _load(name: str) -> Any:
             descriptor = _pool.FindMessageTypeByName(f"edl.etcd.v3.{name}")
         except KeyError:
             raise AttributeError(f"no message {name!r} in protos/etcd/v3.proto") from None
-        return _classes.setdefault(name, message_factory.GetMessageClass(descriptor))
+        found = _classes.setdefault(name, message_factory.GetMessageClass(descriptor))
+        globals()[name] = found  # from now on `__getattr__` is not asked for it
+        return found
