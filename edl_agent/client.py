@@ -331,7 +331,7 @@ class EtcdClient:
             expected: the value that the key must hold, ``None`` = absent, `ANY` = whatever.
             guarded: compare the slot key's mod revision and lease, so that nobody who lost a slot can still write for
                 it.
-            epoch: guarded, the incarnation that the value belongs to: refused when the session holds another one by now.
+            epoch: guarded: the incarnation that the value belongs to; refused when the session holds another one.
             with_lease: bind the key to the session's lease.
             timeout: seconds.
 

@@ -352,7 +352,7 @@ class Connection:
 
     def _select(self, deadline: float) -> None:
         """One round over all endpoints; pins the first good one, or pauses so that rounds stay rare."""
-        # The pause belongs to the connection, not to the caller: a caller with little time must not begin a round early.
+        # The pause belongs to the connection: a caller with little time must not begin a round early.
         self._pause(min(self._next_round, deadline) - self._clock.monotonic())
         began = self._clock.monotonic()
         if began >= deadline:

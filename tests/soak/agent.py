@@ -151,7 +151,7 @@ class SoakAgent:
         value = GuardedValue(name, self.seq, belief.index, belief.epoch).text().encode()
         writer.write(WriteAttempted(time.monotonic(), name, self.seq, key, belief.index, belief.epoch))
         try:
-            self.client.guarded_put(key, value, timeout=WRITE_TIMEOUT)
+            self.client.guarded_put(key, value, timeout=WRITE_TIMEOUT, epoch=belief.epoch)
         except LeaseLost as error:
             writer.write(WriteRefused(time.monotonic(), name, self.seq, repr(error)))
         except UnknownOutcome as error:
