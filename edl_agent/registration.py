@@ -229,7 +229,7 @@ class Registration:
                 self._work.clear()
         address = self._address(goal)
         held = self._claim(goal, goal.role, lease_id, address)
-        slot = Slot(held.index, held.epoch, address, goal.role)
+        slot = Slot(held.index, held.epoch, address, goal.role, lease_id)
         self._session.change(lambda view, now: claimed(view, lease_id, slot, now))
         self._held, self._ever_held = slot, True
         self._wait_for("")

@@ -63,12 +63,14 @@ class Slot:
         epoch: mod revision of the slot key: the fencing number; higher for every incarnation.
         address: ``ip:port`` as put.
         role: whose slots.
+        lease_id: the lease that it is held under.
     """
 
     index: int
     epoch: int
     address: str
     role: Role = "pserver"
+    lease_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

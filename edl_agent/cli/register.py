@@ -78,7 +78,6 @@ class _Events:
         self._json = as_json
         self._endings = endings
         self._slot: Slot | None = None
-        self._lease: int | None = None
         self._broken = False
         client.on_registered(self._registered)
         client.on_suspended(lambda: self._changed("suspended", "no answer from etcd; the lease still runs"))
@@ -91,8 +90,7 @@ class _Events:
             self._print("released", "")
 
     def _registered(self, slot: Slot) -> None:
-        view = self._client.session.view()
-        self._slot, self._lease = slot, view.lease.lease_id if view.lease and view.slot == slot else None
+        self._slot = slot
         self._print("registered", "")
 
     def _changed(self, event: str, text: str) -> None:
@@ -102,10 +100,11 @@ class _Events:
     def _lost(self, loss: LeaseLost, slot: Slot | None) -> None:
         if slot is not None:
             self._print("lost", str(loss), reason=str(loss))
-        self._slot = self._lease = None
+        self._slot = None
 
     def _print(self, event: str, text: str, **more: str) -> None:
-        slot, lease = self._slot, None if self._lease is None else f"{self._lease:x}"
+        slot = self._slot
+        lease = f"{slot.lease_id:x}" if slot else None
         if self._json:
             fields: dict[str, Any] = {
                 "event": event,
