@@ -129,11 +129,12 @@ class Initialisation:
             LeaseLost: there is no session, or it ended meanwhile.
             EdlAgentError: etcd refuses.
         """
-        if self._duty is not None:
-            return self._duty[0]
         self._client._check_usable()
         end = math.inf if timeout is None else self._clock.monotonic() + timeout
         lease = self._client._live_lease()
+        if self._duty is not None and self._duty[1].lease == lease:
+            return self._duty[0]
+        self._duty = None
         reason = "etcd"
         lock = self._locks + f"{lease:x}".encode()
         try:
@@ -152,7 +153,8 @@ class Initialisation:
                     except (errors.Unavailable, errors.UnknownOutcome) as error:
                         reason = f"etcd ({error})"
                     except errors.DeadlineExceeded as error:
-                        reason = str(error)
+                        if self._clock.monotonic() < end:
+                            reason = f"etcd ({error})"
                     left = end - self._clock.monotonic()
                     if left <= 0:
                         raise errors.DeadlineExceeded(
