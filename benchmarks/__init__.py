@@ -1,1 +1,1 @@
-"""Speed as ratios: each subject is measured in one run with its baseline. ``python -m benchmarks`` or ``make bench``."""
+"""Speed as ratios, each to a baseline measured in the same run: ``python -m benchmarks`` or ``make bench``."""

@@ -9,6 +9,8 @@
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def main(mode: str, *arguments: str) -> None:
@@ -46,17 +48,18 @@ def keepalive(url: str) -> None:
     ttl = 10
     with grpc.insecure_channel(url.removeprefix("http://")) as channel:
         grant = wire.LeaseGrantRequest(ttl=ttl).SerializeToString()
-        answer = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 10.0)
+        answer: Any = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 10.0)
         lease_id = wire.LEASE_GRANT.answer.FromString(answer).id
         ended = threading.Event()
 
-        def requests() -> "object":
+        def requests() -> Iterator[bytes]:
             while True:
                 yield wire.LeaseKeepAliveRequest(id=lease_id).SerializeToString()
                 if ended.wait(ttl / 3):
                     return
 
-        call = channel.stream_stream(wire.KEEPALIVE_PATH)(requests())
+        stream: Any = channel.stream_stream(wire.KEEPALIVE_PATH)
+        call = stream(requests())
         reader = threading.Thread(target=lambda: [None for _ in call], daemon=True)
         reader.start()
         print("ready")
@@ -74,7 +77,7 @@ def starter(url: str, prefix: str, index: str, count: str) -> None:
     def raw() -> None:
         with grpc.insecure_channel(url.removeprefix("http://")) as channel:
             grant = wire.LeaseGrantRequest(ttl=60).SerializeToString()
-            answer = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 60.0)
+            answer: Any = channel.unary_unary(wire.LEASE_GRANT.path)(grant, 60.0)
             lease_id = wire.LEASE_GRANT.answer.FromString(answer).id
             key = f"{prefix}-raw/ps/{index}".encode()
             put = kv.put_op(key, f"127.0.0.1:{10_000 + int(index)}".encode(), lease_id)
@@ -93,7 +96,7 @@ def starter(url: str, prefix: str, index: str, count: str) -> None:
         sys.stdin.read()
 
 
-MODES = {
+MODES: dict[str, Callable[..., None]] = {
     "grpc": import_grpc,
     "import": import_edl_agent,
     "registered": registered,

@@ -17,13 +17,15 @@ from tests.bench.waiting import eventually
 
 NAME = "failover"
 SESSIONS = 3
-RAW_TIMEOUT, PAUSE = 0.2, 0.01
+HASTE, PAUSE = 0.2, 0.01
+"""Seconds that one put may take, and between two. A put lost with the leader is noticed only when its time is over, so
+both sides are given the same; what the product's own default of 1 s makes of it is a row of its own."""
 
 
 def run(quick: bool) -> Iterator[Row]:
-    """Two rows: the delay, and what became of the sessions."""
+    """The delay with equal haste, with the default timeout, and what became of the sessions."""
     rounds = 5 if quick else 30
-    raws, ours, lost = [], [], 0
+    seconds: dict[str, list[float]] = {"raw": [], "ours": [], "default": []}
     with EtcdCluster(3) as cluster, contextlib.ExitStack() as stack:
         clients = [
             stack.enter_context(EtcdClient(cluster.endpoints, SESSIONS, ttl=5.0, host="127.0.0.1"))
@@ -38,36 +40,43 @@ def run(quick: bool) -> Iterator[Row]:
             leader = cluster.members[cluster.leader()]
             survivor = next(member for member in cluster.members if member is not leader)
             say(f"kill {number + 1} of {rounds}")
-            raw, mine = _one_kill(leader, survivor, clients[number % SESSIONS])
-            raws.append(raw)
-            ours.append(mine)
+            hasty, patient = clients[number % SESSIONS], clients[(number + 1) % SESSIONS]
+            for name, one in _one_kill(leader, survivor, hasty, patient).items():
+                seconds[name].append(one)
             leader.start()
             eventually(lambda: cluster.leader() is not None, 10.0, "a leader")
-        lost = len(losses) + sum(
+        changed = sum(
             (client.session.index, client.session.epoch) != (index, epoch)
             for client, index, epoch in zip(clients, held, epochs, strict=True)
         )
-        duplicates = SESSIONS - len(set(held))
-    pairs = [mine - raw for raw, mine in zip(raws, ours, strict=True)]
+        duplicates = SESSIONS - len({client.session.index for client in clients})
+    for name, what, limits in (
+        ("ours", f"time limit {HASTE} s a put", {"must": 0.5, "moonshot": 0.1}),
+        ("default", "default time limit of 1 s", {}),
+    ):
+        yield _row(f"leader killed: first put that succeeds, {what}", seconds["raw"], seconds[name], rounds, limits)
+    note = f"{SESSIONS} sessions of TTL 5 s over {rounds} kills; losses, changed epochs and duplicate indices"
+    failures = float(max(len(losses), changed) + duplicates)
+    yield value(NAME, "leader killed: registrations lost or doubled", "", failures, must=0.0, note=note)
+
+
+def _row(what: str, raw: list[float], ours: list[float], rounds: int, limits: dict[str, float]) -> Row:
+    pairs = [mine - floor for floor, mine in zip(raw, ours, strict=True)]
     note = (
-        f"medians of {rounds} kills; median of the paired differences {statistics.median(pairs):+.2f}, "
-        f"worst {max(pairs):+.2f}; ours {min(ours):.2f} to {max(ours):.2f}, raw {min(raws):.2f} to {max(raws):.2f}"
+        f"medians of {rounds} kills; of the paired differences: median {statistics.median(pairs):+.2f}, "
+        f"worst {max(pairs):+.2f}; ours {min(ours):.2f} to {max(ours):.2f}, raw {min(raw):.2f} to {max(raw):.2f}"
     )
-    baseline, subject = statistics.median(raws), statistics.median(ours)
-    yield difference(
-        NAME, "leader killed: first put that succeeds", "s", baseline, subject, must=0.5, moonshot=0.1, note=note
-    )
-    note = f"{SESSIONS} sessions of TTL 5 s over {rounds} kills; duplicate indices: {duplicates}"
-    yield value(NAME, "leader killed: registrations lost", "", float(lost + duplicates), must=0.0, note=note)
+    return difference(NAME, what, "s", statistics.median(raw), statistics.median(ours), note=note, **limits)
 
 
-def _one_kill(leader: Member, survivor: Member, client: EtcdClient) -> tuple[float, float]:
+def _one_kill(leader: Member, survivor: Member, hasty: EtcdClient, patient: EtcdClient) -> dict[str, float]:
     """Seconds from the signal to the first success of each."""
     put = wire.PutRequest(key=b"/bench/raw", value=b"v").SerializeToString()
-    ends = {}
+    ends: dict[str, float] = {}
     killed = threading.Event()
+    ready = threading.Semaphore(0)
 
-    def until_success(name: str, attempt: Callable[[], object], errors: type[Exception]) -> None:
+    def until_success(name: str, attempt: Callable[[], object]) -> None:
         attempt()  # connected and warm before the kill
         ready.release()
         killed.wait()
@@ -75,19 +84,18 @@ def _one_kill(leader: Member, survivor: Member, client: EtcdClient) -> tuple[flo
             try:
                 attempt()
                 break
-            except errors:
+            except (grpc.RpcError, EdlAgentError):
                 time.sleep(PAUSE)
         ends[name] = time.monotonic()
 
-    ready = threading.Semaphore(0)
     with grpc.insecure_channel(survivor.endpoint) as channel:
-        send = raw_on_channel(channel, wire.PUT, RAW_TIMEOUT)
-        threads = [
-            threading.Thread(target=until_success, args=("raw", lambda: send(put), grpc.RpcError)),
-            threading.Thread(
-                target=until_success, args=("ours", lambda: client.put_key("/bench/ours", b"v"), EdlAgentError)
-            ),
-        ]
+        send = raw_on_channel(channel, wire.PUT, HASTE)
+        works: dict[str, Callable[[], object]] = {
+            "raw": lambda: send(put),
+            "ours": lambda: hasty.put_key("/bench/ours", b"v", timeout=HASTE),
+            "default": lambda: patient.put_key("/bench/default", b"v"),
+        }
+        threads = [threading.Thread(target=until_success, args=work) for work in works.items()]
         for thread in threads:
             thread.start()
         for _ in threads:
@@ -97,4 +105,4 @@ def _one_kill(leader: Member, survivor: Member, client: EtcdClient) -> tuple[flo
         killed.set()
         for thread in threads:
             thread.join()
-    return ends["raw"] - start, ends["ours"] - start
+    return {name: end - start for name, end in ends.items()}

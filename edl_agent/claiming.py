@@ -18,11 +18,14 @@ from edl_agent import errors
 from edl_agent.clock import Clock
 from edl_agent.etcd import kv
 from edl_agent.etcd.kv import Kv
-from edl_agent.keys import SlotFamily, prefix_end
+from edl_agent.keys import SlotFamily, parse_desired, prefix_end
 from edl_agent.slots import Board, Claim, Claimant, CreateDesired, Queue, Refuse, SlotKey, Wait, decide, next_in_queue
 
-_PLACES = 4
-"""How often a loser goes to the queue before it reads the whole board."""
+_PLACES = 3
+"""How often a loser goes to the end of the queue before it reads the whole board."""
+
+_AGAIN = 2 + _PLACES
+"""Place of who has been in the queue, and has then looked. One digit, so that earlier places sort before later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Claims:
                     self._create_desired(value)
                     board = self.look()
                 case Claim():
-                    outcome = self._claim(decision, board, lease_id, me, first_place=int(queued))
+                    outcome = self._claim(decision, board, lease_id, me, first_place=_AGAIN if queued else 0)
                     if isinstance(outcome, Held):
                         return outcome
                     board, me = outcome, replace(me, contended=True)
@@ -120,26 +123,40 @@ class Claims:
     def _first(self, lease_id: int, me: Claimant) -> tuple[Held | Board, Claimant, bool]:
         """Begin without a look, as if all slots were free: of a thousand who start together none then reads the board.
 
-        Returns a slot or the board, the claimant as it goes on, and whether it stands in the queue. Who has held a slot
-        or does not know the count has to look anyway.
+        Returns a slot or the board, the claimant as it goes on, and whether it stands in the queue.
         """
-        if me.held or (me.limited and me.num_pservers is None):
+        desired = None if me.held else self._expected_count(me)
+        if desired is None:
             return self.look(), me, False
-        desired = str(me.num_pservers).encode() if me.limited else b""
-        claim = Claim(0, desired)
+        claim, empty = Claim(0, desired), Board(0, desired, ())
         contended = False
         with contextlib.suppress(errors.UnknownOutcome):
             outcome = self._put_or_queue(claim, 0, lease_id, me.address, 0, empty=True)
+            if isinstance(outcome, Queue) and me.limited and me.num_pservers is not None and outcome.desired is None:
+                self._create_desired(me.num_pservers)
+                outcome = self._put_or_queue(claim, 0, lease_id, me.address, 1, empty=True)
             if isinstance(outcome, Held):
                 return outcome, me, False
             # Alone, the lowest free index is to be found. And a slot without a claim key, put by somebody else's
             # program, may carry our address.
             contended = outcome.waiting > 1 and outcome.held == outcome.claims
             if contended:
-                won = self._follow_queue(claim, Board(0, desired, ()), outcome, lease_id, me.address, 1)
+                won = self._follow_queue(claim, empty, outcome, lease_id, me.address, 2)
                 if won is not None:
                     return won, me, False
         return self.look(), replace(me, contended=contended), True
+
+    def _expected_count(self, me: Claimant) -> bytes | None:
+        """What ``/ps_desired`` is going to read (any count that is no number is left to `decide`); ``None`` = look."""
+        if not me.limited or self._family.desired is None:
+            return b""
+        if me.num_pservers is not None:
+            return str(me.num_pservers).encode()
+        found = self._kv.get(self._family.desired, self._deadline())
+        with contextlib.suppress(errors.InvalidDesiredCount):
+            if found is not None and parse_desired(found):
+                return found
+        return None
 
     def _claim(self, claim: Claim, board: Board, lease_id: int, me: Claimant, first_place: int) -> Held | Board:
         """Try one slot; after a lost race the one that the queue leaves for us."""
@@ -178,7 +195,7 @@ class Claims:
         places = family.places(address)
         failure = [kv.range_op(family.claims + address), kv.put_op(places + b"%d" % place, b"", lease_id)]
         if place:
-            failure.append(kv.delete_op(places + b"%d" % (place - 1)))
+            failure.append(kv.delete_op(places, places + b"%d" % place))
         failure += [kv.count_op(prefix, prefix_end(prefix)) for prefix in (family.prefix, family.claims, family.queue)]
         if family.desired is not None:
             failure.append(kv.range_op(family.desired))
