@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 Key = str | bytes
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
 
+_LAST_ANSWER = 0.3
+"""Seconds that a shutdown waits for the answer to a claim under way before it revokes the lease."""
+
 
 class _Anything:
     def __repr__(self) -> str:
@@ -482,6 +485,8 @@ class EtcdClient:
         self._keeper.stop()
         holds = self._session.view().lease is not None
         self._session.change(lambda view, now: closed(view))
+        # Where etcd is well, a grant or claim under way is answered in a moment; revoked before, it would come after.
+        _join(self._registration.thread, _LAST_ANSWER)
         lease_id = self._registration.lease_in_work
         if lease_id is not None:
             # A lease that was only asked for, or is lost, is not worth a long wait for an etcd that does not answer.
@@ -490,8 +495,7 @@ class EtcdClient:
                 self._leases.revoke(lease_id, self._clock.monotonic() + seconds)
         self._connection.close()
         for thread in (self._registration.thread, self._keeper.thread):
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(1.0)
+            _join(thread, 1.0)
         self._hooks.close(0.2)
 
     def _pursue(self, goal: Goal) -> None:
@@ -549,6 +553,11 @@ class EtcdClient:
     def _hook(self, name: str, callback: _Hook) -> _Hook:
         self._hooks.add(name, callback)
         return callback
+
+
+def _join(thread: threading.Thread, seconds: float) -> None:
+    if thread.is_alive() and thread is not threading.current_thread():
+        thread.join(seconds)
 
 
 def _bytes(value: bytes) -> bytes:
