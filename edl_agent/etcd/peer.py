@@ -20,6 +20,9 @@ Metadata = tuple[tuple[str, str], ...]
 _PING_MILLISECONDS = 6_000
 """Between HTTP/2 pings while a call is open. etcd closes connections that ping more often than each 5 s."""
 
+_PING_ANSWER_MILLISECONDS = 5_000
+"""For the answer to a ping: slow networks are no dead ones."""
+
 
 def channel_options(dial_timeout: float, server_name: str | None) -> list[tuple[str, Any]]:
     """GRPC settings, each with its reason.
@@ -35,7 +38,10 @@ def channel_options(dial_timeout: float, server_name: str | None) -> list[tuple[
         ("grpc.max_receive_message_length", -1),  # as etcd's own client: the request decides the size of the answer
         ("grpc.max_send_message_length", -1),  # etcd refuses what is too large with a clear status
         ("grpc.keepalive_time_ms", _PING_MILLISECONDS),
-        ("grpc.keepalive_timeout_ms", 3_000),
+        # Both name the wait for a ping's answer. gRPC 1.85 heeds only the second, of which the default is a minute; a
+        # silent connection is to be found within two intervals (row A13 of the fault list).
+        ("grpc.keepalive_timeout_ms", _PING_ANSWER_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MILLISECONDS),
         ("grpc.http2.max_pings_without_data", 0),  # a quiet watch is pinged for ever, not twice
         ("grpc.min_reconnect_backoff_ms", max(1_000, int(dial_timeout * 1_000))),  # in fact the limit of one attempt
         ("grpc.initial_reconnect_backoff_ms", 100),
