@@ -138,9 +138,9 @@ class LiveRange:
     def _run(self) -> None:
         failures = 0
         while not self._closed.is_set():
+            begun = self._clock.monotonic()
             try:
                 self._read()
-                failures = 0
                 self._follow()
             except errors.ClientClosed:
                 break
@@ -149,7 +149,8 @@ class LiveRange:
                 self._closed.wait(_RETRY * random.uniform(0.25, 1.0))
             except errors.EdlAgentError as error:
                 self._failed(error)
-                failures += 1
+                # A watch that is refused at once, time and again, while reads are answered is a lasting failure, too.
+                failures = failures + 1 if self._clock.monotonic() - begun < _LONGEST_BACKOFF else 1
                 self._closed.wait(min(_LONGEST_BACKOFF, 0.25 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0))
             except Exception as error:
                 # Supervision: a fault of ours must not leave an old view that nobody renews.

@@ -201,6 +201,8 @@ class Reporter:
                 self._write_if_new()
             except errors.ClientClosed:
                 return
+            except errors.LeaseLost as error:
+                _log.debug("The report waits for the next lease: %s", error)
             except Exception as error:
                 self._failed(error)
 

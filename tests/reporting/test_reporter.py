@@ -140,6 +140,21 @@ def test_a_new_epoch_is_reported_at_once_under_the_new_lease(client_of: Make, re
     assert reports.pair().lease == client.session.lease_id != before.lease
 
 
+def test_report_comes_again_at_once_under_the_next_lease_of_a_session_without_a_slot(
+    client_of: Make, reports: Reports, etcd: SharedEtcd
+) -> None:
+    client = client_of()
+    reporter = Reporter(client, role="trainer", name="me", interval=60)
+    client.open(timeout=10)
+    reporter.update(step=7)
+    assert reporter.flush(5)
+    before = client.session.lease_id
+    etcd.etcdctl("lease", "revoke", f"{before:x}")
+    eventually(lambda: client.session.lease_id not in (None, before), 10, "the next lease")
+    eventually(lambda: reports.now().step == 7, 2, "the report")
+    assert reports.pair().lease == client.session.lease_id
+
+
 def test_an_older_process_of_the_name_is_replaced(client_of: Make, reports: Reports) -> None:
     older, newer = client_of(), client_of()
     for client in (older, newer):
