@@ -130,13 +130,12 @@ class Board:
         self._puts([pair], now, self.held)
         self.revision = max(self.revision, pair.mod_revision)
 
-    def wrote(self, pair: Pair) -> None:
+    def wrote(self, pass_number: int, chunk: int, progress: Progress, revision: int) -> None:
         """This process put a chunk's progress. What others did before that is still unknown, so `revision` stays."""
-        parsed = self.keys.parse(pair.key)
-        if parsed is None or self.chunk(parsed.chunk).mod_revision >= pair.mod_revision:
+        if self.state is None or self.state.current != pass_number or self.chunk(chunk).mod_revision >= revision:
             return
-        self.held.pop(parsed.chunk, None)
-        self._puts([pair], 0.0, self.held)
+        self.held.pop(chunk, None)
+        self._progress(chunk, progress, revision, 0.0)
 
     def deleted(self, key: bytes, revision: int) -> None:
         """One key was deleted."""
@@ -231,21 +230,20 @@ class Board:
             if is_held:
                 self._hold(parsed.chunk, pair, now, seen)
             else:
-                self._progress(parsed.chunk, pair, now)
+                progress = decode_progress(pair.value, self.dataset.size(parsed.chunk))
+                self._progress(parsed.chunk, progress, pair.mod_revision, now)
 
     def _new_state(self, state: State, revision: int) -> None:
         self.state, self.state_revision = state, revision
         self.chunks, self.held, self._complete = {}, {}, set()
 
-    def _progress(self, chunk: int, pair: Pair, now: float) -> None:
-        assert self.dataset is not None
-        progress = decode_progress(pair.value, self.dataset.size(chunk))
-        self.chunks[chunk] = SeenChunk(progress, pair.mod_revision)
+    def _progress(self, chunk: int, progress: Progress, revision: int, now: float) -> None:
+        self.chunks[chunk] = SeenChunk(progress, revision)
         if progress.complete:
             self._complete.add(chunk)
         hold = self.held.get(chunk)
-        if hold is not None and hold.progress_revision != pair.mod_revision:
-            self.held[chunk] = replace(hold, progress_revision=pair.mod_revision, since=now)
+        if hold is not None and hold.progress_revision != revision:
+            self.held[chunk] = replace(hold, progress_revision=revision, since=now)
 
     def _hold(self, chunk: int, pair: Pair, now: float, seen: dict[int, SeenHold]) -> None:
         progress_revision = self.chunks[chunk].mod_revision if chunk in self.chunks else 0

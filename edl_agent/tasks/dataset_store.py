@@ -77,6 +77,9 @@ class DatasetStore:
             self._store.look(board, self._deadline())
             if board.state is not None and board.state.dataset == identity:
                 return
+            if board.complete:
+                self._store.end_pass(board, self._deadline())
+                continue
             if board.working and board.chunks and board.state is not None:
                 if put_pages:
                     specs = self._keys.specs(identity)

@@ -42,45 +42,29 @@ class ChunkKey(NamedTuple):
     held: bool
 
 
-@dataclass(frozen=True, slots=True)
 class TaskKeys:
     """All keys of one job's tasks.
 
-    Attributes:
+    Args:
         schema: of the job.
+
+    Attributes:
+        prefix: of everything that a trainer follows.
+        end: end of that range.
+        dataset: the data set.
+        state: where the work stands.
+        saver: who saves the model of which pass.
+        saving: who saves the model in this interval.
     """
 
-    schema: KeySchema
-
-    @property
-    def prefix(self) -> bytes:
-        """Of everything that a trainer follows."""
-        return self.schema.full("/edl/tasks/")
-
-    @property
-    def end(self) -> bytes:
-        """End of that range."""
-        return prefix_end(self.prefix)
-
-    @property
-    def dataset(self) -> bytes:
-        """The data set."""
-        return self.prefix + b"dataset"
-
-    @property
-    def state(self) -> bytes:
-        """Where the work stands."""
-        return self.prefix + b"state"
-
-    @property
-    def saver(self) -> bytes:
-        """Who saves the model of which pass."""
-        return self.prefix + b"saver"
-
-    @property
-    def saving(self) -> bytes:
-        """Who saves the model in this interval."""
-        return self.prefix + b"saving"
+    def __init__(self, schema: KeySchema) -> None:
+        self._schema = schema
+        self.prefix = schema.full("/edl/tasks/")
+        self.end = prefix_end(self.prefix)
+        self.dataset = self.prefix + b"dataset"
+        self.state = self.prefix + b"state"
+        self.saver = self.prefix + b"saver"
+        self.saving = self.prefix + b"saving"
 
     def of_pass(self, number: int) -> bytes:
         """Prefix of one pass: its chunks and their holders."""
@@ -88,11 +72,11 @@ class TaskKeys:
 
     def chunk(self, number: int, chunk: int) -> bytes:
         """Progress of one chunk."""
-        return self.of_pass(number) + b"%d" % chunk
+        return self.prefix + b"%d/%d" % (number, chunk)
 
     def held(self, number: int, chunk: int) -> bytes:
         """Holder of one chunk."""
-        return self.all_held(number) + b"%d" % chunk
+        return self.prefix + b"%d/held/%d" % (number, chunk)
 
     def all_held(self, number: int) -> bytes:
         """Prefix of all holders of a pass."""
@@ -105,7 +89,7 @@ class TaskKeys:
 
     def specs(self, identity: str) -> bytes:
         """Prefix of the specs of one data set."""
-        return self.schema.full(f"/edl/task-specs/{identity}/")
+        return self._schema.full(f"/edl/task-specs/{identity}/")
 
     def page(self, identity: str, number: int) -> bytes:
         """One page of specs."""

@@ -160,8 +160,9 @@ def opened(progress: Progress, max_failures: int, why: str | None) -> Progress:
 def finished(progress: Progress, position: int) -> Progress:
     """The task in hand is done; a chunk with nothing left is closed."""
     retry = {one: count for one, count in progress.retry.items() if one != position}
-    after = replace(progress, tried=max(progress.tried, position + 1), retry=retry)
-    return replace(after, opened=after.opened and not after.complete)
+    tried = max(progress.tried, position + 1)
+    still_open = progress.opened and (tried < progress.size or bool(retry))
+    return replace(progress, tried=tried, retry=retry, opened=still_open)
 
 
 def failed(progress: Progress, position: int, max_failures: int, reason: str) -> Progress:
@@ -201,7 +202,7 @@ class PassSummary:
         set_aside: tasks that failed too often.
         failures: of all tasks together.
         named: the first of the tasks set aside.
-        reason: why one of them failed, for people.
+        reason: why one task failed, if possible one of those set aside; for people.
     """
 
     pass_number: int
@@ -216,12 +217,10 @@ class PassSummary:
 def summary(pass_number: int, dataset: Dataset, chunks: Mapping[int, Progress]) -> PassSummary:
     """Add up the chunks of a pass."""
     named: list[int] = []
-    reason = ""
     for chunk in sorted(chunks):
-        if chunks[chunk].aside:
-            reason = reason or chunks[chunk].reason
-            if len(named) < NAMED_TASKS:
-                named += [dataset.index(chunk, position) for position in sorted(chunks[chunk].aside)]
+        if len(named) < NAMED_TASKS:
+            named += [dataset.index(chunk, position) for position in sorted(chunks[chunk].aside)]
+    reasons = sorted((not one.aside, one.reason) for one in chunks.values() if one.reason)
     return PassSummary(
         pass_number,
         dataset.tasks,
@@ -229,7 +228,7 @@ def summary(pass_number: int, dataset: Dataset, chunks: Mapping[int, Progress]) 
         sum(len(one.aside) for one in chunks.values()),
         sum(one.failures for one in chunks.values()),
         tuple(named[:NAMED_TASKS]),
-        reason,
+        reasons[0][1] if reasons else "",
     )
 
 

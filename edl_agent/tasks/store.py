@@ -12,7 +12,7 @@ from typing import Any
 from edl_agent import errors
 from edl_agent.clock import Clock
 from edl_agent.etcd import kv as parts
-from edl_agent.etcd.kv import KeyValue, Kv
+from edl_agent.etcd.kv import Kv
 from edl_agent.keys import prefix_end
 from edl_agent.prefix_watch import read_prefix
 from edl_agent.session import Instant
@@ -134,13 +134,12 @@ class TaskStore:
             why = f"its holder {hold.holder.name} was silent for {dataset.timeout:g} s"
         progress = opened(seen.progress, dataset.max_failures, why)
         key, held = self.keys.chunk(number, chunk), self.keys.held(number, chunk)
-        value = encode_progress(progress)
         compares = [
             parts.modified_at(self.keys.state, board.state_revision),
             parts.absent(held) if hold is None else parts.modified_at(held, hold.mod_revision),
             parts.modified_at(key, seen.mod_revision),  # 0: absent
         ]
-        success = [parts.put_op(key, value)]
+        success = [parts.put_op(key, encode_progress(progress))]
         if progress.opened:
             success.append(parts.put_op(held, self._holder(), lease))
         elif hold is not None:
@@ -155,7 +154,7 @@ class TaskStore:
                 if self._clock.monotonic() >= deadline:
                     raise
         if result.succeeded:
-            board.wrote(_pair(key, value, result.revision))
+            board.wrote(number, chunk, progress, result.revision)
             if not progress.opened:
                 return None
             return Hold(number, chunk, dataset, progress, result.revision, result.revision, lease, sent)
@@ -301,9 +300,7 @@ class TaskStore:
 
     def note(self, board: Board, hold: Hold) -> None:
         """Let the board know what was written for a hold."""
-        if board.state is not None and board.state.current == hold.pass_number:
-            key, _ = self._keys_of(hold)
-            board.wrote(_pair(key, encode_progress(hold.progress), hold.progress_revision))
+        board.wrote(hold.pass_number, hold.chunk, hold.progress, hold.progress_revision)
 
     # --- a pass ---
 
@@ -329,10 +326,6 @@ class TaskStore:
             if self._clock.monotonic() >= deadline:
                 raise
         self.look(board, deadline)
-
-
-def _pair(key: bytes, value: bytes, revision: int) -> KeyValue:
-    return KeyValue(key, value, 0, revision, 0, 0)
 
 
 def _name(hold: Hold) -> str:
