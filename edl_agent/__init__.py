@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 from edl_agent.client import ANY, EtcdClient
 from edl_agent.errors import (
     AuthenticationFailed,
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointStorageDenied,
+    CheckpointStorageFull,
     ClientClosed,
     ClusterMismatch,
     ConfigurationError,
@@ -73,6 +77,10 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "ANY",
     "AuthenticationFailed",
+    "CheckpointCorrupt",
+    "CheckpointError",
+    "CheckpointStorageDenied",
+    "CheckpointStorageFull",
     "ClientClosed",
     "ClusterMismatch",
     "ConfigurationError",

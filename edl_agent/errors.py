@@ -24,6 +24,10 @@
     │   └── RequestTooLarge
     ├── TaskLost                    a training task is no longer held: its outcome was not recorded
     ├── DatasetInUse                the data set cannot be changed in the middle of a pass
+    ├── CheckpointError             a checkpoint was not saved, or none can be read; older ones are as they were
+    │   ├── CheckpointStorageFull   no space, quota or file size left
+    │   ├── CheckpointStorageDenied no permission, or a read-only file system
+    │   └── CheckpointCorrupt       what was read back is not what was written
     ├── WatchCompacted              the wanted revision is no longer kept
     ├── WatchEnded                  a watch was ended by the server, with its reason
     └── ProtocolError               an answer that etcd should not give
@@ -128,6 +132,22 @@ class TaskLost(EdlAgentError):
 
 class DatasetInUse(EdlAgentError):
     """Another data set is in use; it can be changed between two passes only, before the first task is taken."""
+
+
+class CheckpointError(EdlAgentError):
+    """A checkpoint was not saved, or there are some and none can be read; the older ones are as they were."""
+
+
+class CheckpointStorageFull(CheckpointError):
+    """The file system, the quota or the allowed file size is used up."""
+
+
+class CheckpointStorageDenied(CheckpointError):
+    """No permission for the folder or file, or the file system is read-only."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A file does not hold what it should: what was read back after writing, or what was to be committed."""
 
 
 class WatchCompacted(EdlAgentError):
