@@ -42,13 +42,17 @@ def check_host(host: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """A trainer's address or name: printable ASCII without blanks, at most 253 characters (DNS's limit).
+    """A trainer's address or name: printable ASCII without blanks and slashes, at most 253 characters (DNS's limit).
+
+    Keys are named by it and end with a slash, so that of two names none begins with the other.
 
     Raises:
         ConfigurationError: anything else.
     """
-    if not re.fullmatch(r"[!-~]{1,253}", name):
-        raise ConfigurationError(f"the name {name!r} is not 1 to 253 printable ASCII characters without blanks")
+    if not re.fullmatch(r"[!-.0-~]{1,253}", name):
+        raise ConfigurationError(
+            f"the name {name!r} is not 1 to 253 printable ASCII characters without blanks and slashes"
+        )
     return name
 
 

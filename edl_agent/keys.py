@@ -50,9 +50,10 @@ class KeySchema:
             key: as the program names it, without the prefix.
 
         Raises:
-            ConfigurationError: the key is empty, or could leave the job's prefix because it does not begin with ``/``.
+            ConfigurationError: the key is empty, neither text nor bytes, or could leave the job's prefix because it
+                does not begin with ``/``.
         """
-        raw = key.encode() if isinstance(key, str) else bytes(key)
+        raw = _raw(key)
         if not raw:
             raise ConfigurationError("the key is empty")
         if self.prefix and not raw.startswith(b"/"):
@@ -127,6 +128,17 @@ class SlotFamily:
             return None
         text = full[len(self.prefix) :]
         return int(text) if _SLOT.fullmatch(text) else None
+
+
+def _raw(key: object) -> bytes:
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    if not isinstance(key, str):
+        raise ConfigurationError(f"a key must be str or bytes, not {type(key).__name__}")
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"key {key!r} cannot be written in UTF-8") from None
 
 
 def prefix_end(prefix: bytes) -> bytes:
