@@ -51,7 +51,7 @@ class Method:
     @property
     def answer(self) -> Any:
         """The message class of the answer."""
-        return message(self._answer)
+        return _classes.get(self._answer) or message(self._answer)
 
 
 RANGE = Method("/etcdserverpb.KV/Range", "RangeResponse", True)
