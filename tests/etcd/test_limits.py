@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import logging
 import resource
+import shutil
+import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +30,7 @@ from edl_agent import (
 )
 from edl_agent import registration as registration_module
 from tests.bench import protobuf_wire as pb
+from tests.bench.agent_process import AgentProcess
 from tests.bench.clocks import FakeClock
 from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
@@ -387,6 +391,43 @@ def test_no_module_but_the_clock_reads_the_wall_clock() -> None:
             if isinstance(node, ast.ImportFrom) and node.module == "time":
                 assert "time" not in [name.name for name in node.names], path
     assert found == [("clock.py", "time.time()")]
+
+
+@pytest.mark.fault("A17")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, which makes the wall clock that jumps")
+def test_jumps_of_an_agents_real_wall_clock_while_it_waits_and_while_it_holds(
+    etcd: SharedEtcd,
+    etcdctl: Callable[..., str],
+    prefix: str,
+    tmp_path: Path,
+    agent_factory: Callable[..., AgentProcess],
+) -> None:
+    """The whole process is meant, gRPC's core included. (faketime 0.9.10 breaks `sleep` and waiting in Python 3.11.)"""
+    library, ahead = tmp_path / "wall_clock.so", tmp_path / "ahead"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+
+    def set_ahead(seconds: int) -> None:
+        with ahead.open("r+b") as file:
+            file.write(struct.pack("l", seconds))
+
+    ahead.write_bytes(struct.pack("l", 0))
+    environment = {"LD_PRELOAD": str(library), "WALL_AHEAD": str(ahead)}
+    agent = agent_factory(
+        etcd.client_url, 7164, ttl=2, num_pservers=None, prefix=prefix, environment=environment, arguments=["-v"]
+    )
+    eventually(lambda: "Waiting for /ps_desired" in agent.stderr, 15.0, "an agent that waits")
+    set_ahead(-3600)
+    etcdctl("put", f"{prefix}/ps_desired", "1")
+    registered = agent.wait_event("registered", 2.0)
+    for seconds in (3600, -3600, 3600):
+        set_ahead(seconds)
+        never(lambda: len(agent.events) > 1, 1.2, "news of a slot that is held all the time")
+    assert agent.terminate() == 0
+    released = agent.wait_event("released")
+    assert released["epoch"] == registered["epoch"]
+    assert 7200 < released["time"] - registered["time"] < 7300, "the process did see the jumps"
+    assert released["monotonic"] - registered["monotonic"] < 60
 
 
 @pytest.mark.fault("A18")

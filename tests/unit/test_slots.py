@@ -7,7 +7,7 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_agent.errors import InvalidDesiredCount, LeaseLost, SlotTakenOver, SlotWithdrawn
@@ -131,6 +131,7 @@ CLAIMANTS = st.builds(
 )
 
 
+@settings(max_examples=400)
 @given(boards(), CLAIMANTS)
 def test_every_decision_keeps_the_rules(seen: Board, me: Claimant) -> None:
     decision = decide(seen, me)

@@ -118,7 +118,8 @@ def replay(events: list[WatchEvent]) -> State:
 def test_any_cut_of_the_stream_replays_to_the_same_state_without_loss_or_double(
     history: list[tuple[WatchEvent, ...]], data: st.DataObject
 ) -> None:
-    cursor, delivered = Cursor(1), []
+    cursor = Cursor(1)
+    delivered: list[WatchEvent] = []
     for _ in range(data.draw(st.integers(0, 6))):  # streams that break somewhere
         answers = served(history, cursor.next_revision, data.draw)
         for answer in answers[: data.draw(st.integers(0, len(answers)))]:
