@@ -95,8 +95,16 @@ def test_raised_count_makes_it_incomplete_lowered_count_drops_those_above(client
         assert not membership.members().complete
         writer.put_key("/ps_desired", b"1", timeout=5)
         eventually(lambda: membership.members().complete, 3)
-    writer.delete_key("/ps_desired", timeout=5)
+
+
+def test_without_a_count_nothing_is_complete(client_of: Make) -> None:
+    pserver(client_of, 7164, num_pservers=1)  # holds its slot, so that nobody waits and creates the count anew
+    membership = Membership(client_of())
+    membership.wait_complete(timeout=5)
+    client_of().delete_key("/ps_desired", timeout=5)
     eventually(lambda: membership.members().desired is None, 3)
+    assert not membership.members().complete
+    assert seen(membership) == [(0, f"{HOST}:7164")]
 
 
 def test_pserver_that_dies_and_comes_back_has_another_epoch(client_of: Make) -> None:
