@@ -24,7 +24,7 @@ from edl_agent.keys import Role, prefix_end
 from edl_agent.live_session import Session
 from edl_agent.prefix_watch import PrefixWatch, read_prefix
 from edl_agent.registration import Goal, Registration
-from edl_agent.session import Slot, closed, lost
+from edl_agent.session import Slot, closed, lost, renewed
 from edl_agent.slots import Holding, SlotKey, judge_slot
 from edl_agent.stop_signals import StopSignals
 
@@ -384,6 +384,55 @@ class EtcdClient:
         """Write one key if this session still holds its slot: `compare_and_set` without an expectation."""
         self.compare_and_set(key, value, epoch=epoch, timeout=timeout)
 
+    def renew_epoch(self, timeout: float = 2.0) -> Slot:
+        """Put the key of the held slot anew under the same lease: the same slot with a higher epoch.
+
+        For who starts a program anew behind a slot that it keeps (`edl-agent run`): calls and writes of the program
+        before carry the old epoch and are refused from now on. Each attempt compares the key's mod revision and lease,
+        and is repeated until one is answered; an attempt whose answer was lost and that arrives late finds the key put
+        since, and does nothing.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            The slot, as the session has it now too.
+
+        Raises:
+            LeaseLost: the slot is not, or no longer, held.
+            DeadlineExceeded: no answer in time; the epoch may have been raised or may yet be.
+            EdlAgentError: etcd refuses.
+        """
+        self._check_usable()
+        end = self._clock.monotonic() + timeout
+        view = self._session.view()
+        slot = view.slot
+        if slot is None or view.lease is None:
+            raise view.loss or errors.LeaseLost("no slot is held")
+        lease_id = slot.lease_id
+        key, known = self._keys.family(slot.role).key(slot.index), slot.epoch
+        while True:
+            try:
+                result = self._kv.txn(
+                    [kv_parts.modified_at(key, known), kv_parts.leased_by(key, lease_id)],
+                    [kv_parts.put_op(key, slot.address.encode(), lease_id)],
+                    [kv_parts.range_op(key)],
+                    end,
+                )
+            except errors.DeadlineExceeded:
+                raise
+            except errors.UnknownOutcome:
+                continue
+            except errors.LeaseLost as error:
+                self._server_lost(lease_id, error)
+                raise
+            if result.succeeded:
+                return self._renewed(lease_id, result.revision)
+            found = result.ranges[0][0] if result.ranges[0] else None
+            if found is None or (found.lease, found.value) != (lease_id, slot.address.encode()):
+                raise self._slot_refused(slot, lease_id, found)
+            known = found.mod_revision  # an attempt of ours whose answer was lost
+
     def watch_prefix(self, prefix: Key, *, start_revision: int | None = None, timeout: float = 5.0) -> PrefixWatch:
         """Read a prefix and watch it from there.
 
@@ -539,6 +588,13 @@ class EtcdClient:
             lambda view, now: lost(view, error) if view.lease is not None and view.lease.lease_id == lease_id else view
         )
 
+    def _renewed(self, lease_id: int, epoch: int) -> Slot:
+        after = self._session.change(lambda view, now: renewed(view, lease_id, epoch))
+        slot = after.slot
+        if slot is None or slot.lease_id != lease_id:
+            raise after.loss or errors.LeaseLost("the slot was lost meanwhile")
+        return slot
+
     def _slot_refused(self, slot: Slot, lease_id: int, found: KeyValue | None) -> errors.LeaseLost:
         """A guarded write was refused: that is news of the loss, which may be here before the watch's."""
         gone = errors.LeaseLost(f"slot {slot.index} is no longer held with epoch {slot.epoch}; nothing was written")
@@ -546,7 +602,13 @@ class EtcdClient:
         if lease is None or lease.lease_id != lease_id:
             return gone  # known already; the key found may even be our own newer one
         present = SlotKey(slot.index, found.value, found.mod_revision, found.lease) if found else None
-        loss = judge_slot(present, Holding(slot.index, slot.address.encode(), slot.epoch)) or gone
+        mine = Holding(slot.index, slot.address.encode(), slot.epoch, lease_id)
+        if present is not None and mine.renewed_by(present):
+            # Our own `renew_epoch`, before its answer: the write belongs to an earlier epoch, but the slot is held.
+            epoch = present.mod_revision
+            self._session.change(lambda view, now: renewed(view, lease_id, epoch))
+            return gone
+        loss = judge_slot(present, mine) or gone
         self._server_lost(lease_id, loss)
         return loss
 

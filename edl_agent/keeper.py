@@ -43,6 +43,9 @@ class Keeper:
     """Renews the session's lease until stopped.
 
     ``on_tick`` is called with the monotonic time at least once a second; it must be quick.
+
+    Attributes:
+        ticked: when the thread last looked at what is due, on the clock's ``monotonic``.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Keeper:
         self._missed = 0
         self._not_before = 0.0
         self._identity_checked = clock.monotonic()
+        self.ticked = clock.monotonic()
         self.thread = threading.Thread(target=self._run, name="edl-keeper", daemon=True)
         session.listen(lambda before, after: self._wake.set() if after.incarnation != before.incarnation else None)
 
@@ -100,7 +104,7 @@ class Keeper:
 
     def _step(self) -> float:
         """Renew if it is due; returns seconds until something is due again."""
-        now = self._clock.monotonic()
+        now = self.ticked = self._clock.monotonic()
         if now - self._identity_checked >= _IDENTITY_CHECK:
             self._identity_checked = now
             self._connection.refresh_identity()

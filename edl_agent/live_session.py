@@ -143,11 +143,15 @@ class Session:
             self._condition.notify_all()
 
     def _tell(self, before: SessionView, after: SessionView) -> None:
-        if after.slot is not None and after.slot != before.slot:
+        if after.slot is not None and before.slot is not None and after.slot.lease_id == before.slot.lease_id:
+            if after.slot != before.slot:
+                _log.info("The key of slot %d was put anew, epoch %d", after.slot.index, after.slot.epoch)
+        elif after.slot is not None:
             if self._lost.is_set():
                 self._lost = threading.Event()
             _log.info(
-                "Registered as pserver %d (address %s, epoch %d)",
+                "Registered as %s %d (address %s, epoch %d)",
+                after.slot.role,
                 after.slot.index,
                 after.slot.address,
                 after.slot.epoch,
@@ -158,7 +162,8 @@ class Session:
         if before.alive and not after.alive:
             self._lost.set()
         if after.state is SessionState.LOST and before.alive:
-            held = f"pserver {before.slot.index} (epoch {before.slot.epoch})" if before.slot else "lease without a slot"
+            slot = before.slot
+            held = f"{slot.role} {slot.index} (epoch {slot.epoch})" if slot else "lease without a slot"
             _log.warning("Lost %s: %s", held, after.loss)
             self._hooks.fire("lost", after.loss, before.slot)
         elif after.state is SessionState.SUSPENDED:

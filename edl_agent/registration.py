@@ -18,7 +18,7 @@ from edl_agent.etcd.watch import WatchStream
 from edl_agent.hooks import HookRunner
 from edl_agent.keys import Role
 from edl_agent.live_session import Session
-from edl_agent.session import SessionView, Slot, claimed, granted, lost, released
+from edl_agent.session import SessionView, Slot, claimed, granted, lost, released, renewed
 from edl_agent.slots import Claimant, Holding, SlotKey, judge_desired, judge_slot
 from edl_agent.watch_cursor import EventType, WatchEvent
 
@@ -302,7 +302,7 @@ class Registration:
         A watch by all on all slots would be quadratic.
         """
         family = self._settings.keys.family(slot.role)
-        mine = Holding(slot.index, slot.address.encode(), slot.epoch)
+        mine = Holding(slot.index, slot.address.encode(), slot.epoch, lease_id)
         key = family.key(slot.index)
         ranges = [(key, b"")] if family.desired is None else [(key, b""), (family.desired, b"")]
         pause = 0.1
@@ -316,7 +316,7 @@ class Registration:
             except errors.WatchCompacted:
                 board = self._claims[slot.role].look()
                 revision = board.revision
-                self._lose(judge_slot(next((one for one in board.slots if one.index == slot.index), None), mine))
+                self._slot_seen(next((one for one in board.slots if one.index == slot.index), None), mine)
                 if board.desired is not None:
                     self._lose(judge_desired(board.desired, mine)[1])
             except errors.ClientClosed:
@@ -332,10 +332,8 @@ class Registration:
         deleted = event.type is EventType.DELETE
         if event.key == key:
             if event.mod_revision > mine.epoch:
-                self._lose(
-                    judge_slot(
-                        None if deleted else SlotKey(mine.index, event.value, event.mod_revision, event.lease), mine
-                    )
+                self._slot_seen(
+                    None if deleted else SlotKey(mine.index, event.value, event.mod_revision, event.lease), mine
                 )
         elif deleted:
             _log.warning("/ps_desired was deleted; the held slots stay, new ones wait")
@@ -348,6 +346,14 @@ class Registration:
             else:
                 self._hooks.fire("desired_changed", desired)
             self._lose(loss)
+
+    def _slot_seen(self, present: SlotKey | None, mine: Holding) -> None:
+        """The own key, newer than the claim."""
+        if present is not None and mine.renewed_by(present):
+            epoch = present.mod_revision
+            self._session.change(lambda view, now: renewed(view, mine.lease, epoch))
+        else:
+            self._lose(judge_slot(present, mine))
 
     def _lose(self, loss: errors.LeaseLost | None) -> None:
         if loss is not None:

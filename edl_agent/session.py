@@ -3,7 +3,8 @@
 A `SessionView` is what is known about one client's session at one moment. It changes only by the functions here:
 
 * `granted`: etcd gave a lease;  `answered`: a keepalive was answered;  `passed`: time went by;
-* `claimed`: a slot was put under the lease;  `lost`: it is known to be gone;  `closed`: shut down.
+* `claimed`: a slot was put under the lease;  `renewed`: put again, with a higher epoch;
+* `lost`: it is known to be gone;  `closed`: shut down.
 
 The deadline is *send time of the last answered keepalive + granted TTL*. The server counts from the moment it received
 that keepalive, so its end of the lease never comes before ours (etcd's client keeps the same local deadline,
@@ -166,6 +167,17 @@ def claimed(view: SessionView, lease_id: int, slot: Slot, now: Instant) -> Sessi
     if not current.alive or current.lease is None or current.lease.lease_id != lease_id:
         raise LeaseLost("the lease ended while the slot was being claimed")
     return replace(current, slot=slot, loss=None)
+
+
+def renewed(view: SessionView, lease_id: int, epoch: int) -> SessionView:
+    """The slot key was put anew under the same lease, by this very client: the same slot with a higher epoch.
+
+    News of it come from the answer and from the watch, in any order; what is older than known changes nothing.
+    """
+    slot = view.slot
+    if slot is None or slot.lease_id != lease_id or epoch <= slot.epoch:
+        return view
+    return replace(view, slot=replace(slot, epoch=epoch))
 
 
 def lost(view: SessionView, loss: LeaseLost) -> SessionView:

@@ -210,11 +210,24 @@ def _full_text(board: Board, desired: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a holder knows: its index, its address, its epoch (mod revision of its key)."""
+    """What a holder knows: its index, its address, its epoch (mod revision of its key), its lease (0 = not told)."""
 
     index: int
     address: bytes
     epoch: int
+    lease: int = 0
+
+    def renewed_by(self, present: SlotKey | None) -> bool:
+        """Whether the key, as just seen, is a newer put of the holder's own (`EtcdClient.renew_epoch`).
+
+        Nobody else writes under a lease that is ours: a newer process with our address has a lease of its own.
+        """
+        return (
+            present is not None
+            and self.lease != 0
+            and (present.lease, present.address) == (self.lease, self.address)
+            and present.mod_revision > self.epoch
+        )
 
 
 def judge_slot(present: SlotKey | None, mine: Holding) -> LeaseLost | None:
@@ -225,7 +238,7 @@ def judge_slot(present: SlotKey | None, mine: Holding) -> LeaseLost | None:
     """
     if present is None:
         return LeaseLost(f"the key of slot {mine.index} was deleted")
-    if present.mod_revision <= mine.epoch:
+    if present.mod_revision <= mine.epoch or mine.renewed_by(present):
         return None
     if present.address == mine.address and present.lease:
         return SlotTakenOver(

@@ -19,6 +19,7 @@ _COMMANDS = {
     "put": ("edl_agent.cli.keys", "put", "Write a key."),
     "delete": ("edl_agent.cli.keys", "delete", "Delete a key."),
     "slots": ("edl_agent.cli.slots", "slots", "Show who holds which slot."),
+    "run": ("edl_agent.cli.run", "run", "Hold a slot for a command: environment, signals, fencing, drain."),
     "doctor": ("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
 }
 
