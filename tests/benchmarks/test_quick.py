@@ -27,7 +27,13 @@ def run(*arguments: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", LEAST_ROWS)
+SLOW = {"failover"}
+"""Kills a leader five times, which takes some 15 s: among the long tests."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name in SLOW else []) for name in LEAST_ROWS]
+)
 def test_gives_json_with_both_raw_numbers(name: str) -> None:
     output, progress = run("--only", name, "-o", "json")
     found: dict[str, Any] = json.loads(output)
