@@ -69,6 +69,7 @@ class EtcdClient:
 
     Raises:
         ConfigurationError: (a ``ValueError``) names the bad part.
+        ForkedClient: in a forked child whose parent had a client in use, with a grpcio (< 1.83) that would crash.
 
     Example::
 

@@ -20,7 +20,7 @@ from edl_agent.clock import Clock
 from edl_agent.etcd import status, tls_trouble, wire
 from edl_agent.etcd.endpoints import Endpoint
 from edl_agent.etcd.identity import Login, TlsFiles
-from edl_agent.etcd.peer import Metadata, Peer, describe
+from edl_agent.etcd.peer import Metadata, Peer, check_fork, describe
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class Connection:
         dial_timeout: float,
         clock: Clock,
     ) -> None:
+        check_fork()
         self.endpoints = endpoints
         self.dial_timeout = dial_timeout
         self._tls = tls

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -75,7 +76,10 @@ def test_forked_workers_cannot_use_and_cannot_hurt_the_parents_client(
     assert told["slowest"] < 10, "no hang"
     assert len(told["seen"]) == 4 * rounds
     for seen in told["seen"]:
-        assert seen.pop("own") == "b'own'", "a client of the child's own works"
+        # A client of the child's own works where gRPC survives a fork, and is refused where it would crash.
+        survives = tuple(map(int, version("grpcio").split(".")[:2])) >= (1, 83)
+        own = seen.pop("own")
+        assert own == "b'own'" if survives else own.startswith("refused: gRPC"), own
         assert set(seen.values()) == {told["expected"]}, seen
     assert told["same"], "the parent has the same slot, lease and epoch"
     assert told["value"] == "parent"
