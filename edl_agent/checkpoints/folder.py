@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
-from edl_agent.errors import CheckpointCorrupt, CheckpointError, CheckpointStorageDenied, CheckpointStorageFull
+from edl_agent.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointStorageDenied,
+    CheckpointStorageFull,
+    EdlAgentError,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -36,13 +42,25 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking, since a FIFO of that name would hold an open up for ever."""
 
 
+class WriterFailed(Exception):
+    """Carries an error of the program's own writer past those of the file system; never leaves the package."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 @contextlib.contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Turn the operating system's errors into those of the package."""
+    """Turn the operating system's errors into those of the package; let those of the program's writer through."""
     try:
         yield
     except OSError as error:
+        if isinstance(error, EdlAgentError):  # a deadline of etcd's is a TimeoutError, and that is an OSError
+            raise
         raise storage_error(what, error) from error
+    except WriterFailed as failed:
+        raise failed.error from failed.error.__cause__
 
 
 def storage_error(what: str, error: OSError) -> CheckpointError:
@@ -101,6 +119,7 @@ class Folder:
         Raises:
             CheckpointCorrupt: what was read back differs.
             OSError: of the file system, also where the writer has swallowed it.
+            WriterFailed: the writer raised something else.
         """
         temporary = name + ".tmp"
         in_place = False
@@ -269,7 +288,9 @@ def _fill(descriptor: int, source: Writer | Buffer) -> Written:
         if not file.closed:
             file.flush()
     except Exception as error:
-        if sums.failure is not None and error is not sums.failure:
+        if sums.failure is None:
+            raise WriterFailed(error) from None
+        if error is not sums.failure:
             raise sums.failure from error
         raise
     finally:
