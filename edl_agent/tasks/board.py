@@ -194,6 +194,10 @@ class Board:
         hold = self.held.get(chunk)
         return hold is None or hold.holder.queue == queue or now >= hold.since + self.dataset.timeout
 
+    def own(self, queue: str) -> list[int]:
+        """The chunks that a queue holds without knowing it: the answer to a take was lost."""
+        return [chunk for chunk, hold in self.held.items() if hold.holder.queue == queue]
+
     def overdue(self, queue: str, now: float) -> list[int]:
         """The held chunks that may be taken all the same, see `is_open_to`."""
         return [chunk for chunk in self.held if self.is_open_to(chunk, queue, now)]

@@ -185,6 +185,12 @@ def decode_state(raw: bytes) -> State:
 
 def encode_progress(progress: Progress) -> bytes:
     """As stored; what is as in an untouched chunk is left out."""
+    if not progress.failures:  # the usual case, and the one that has to be fast
+        return (
+            b'{"v":1,"tried":%d,"open":1}' % progress.tried
+            if progress.opened
+            else b'{"v":1,"tried":%d}' % progress.tried
+        )
     value: dict[str, Any] = {"tried": progress.tried}
     if progress.retry:
         counts = sorted(set(progress.retry.values()))

@@ -7,22 +7,20 @@ import random
 import secrets
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from edl_agent import errors
 from edl_agent.address import check_name, default_name
 from edl_agent.client import EtcdClient
-from edl_agent.etcd.watch import WatchStream
 from edl_agent.session import SessionState, SessionView
+from edl_agent.tasks.answers import Finished, Progress, Task
 from edl_agent.tasks.board import Board
+from edl_agent.tasks.board_watch import BoardWatch
 from edl_agent.tasks.dataset_store import DatasetStore, cut
 from edl_agent.tasks.encoding import TaskKeys
 from edl_agent.tasks.model_saver import ModelSaver
 from edl_agent.tasks.rules import (
     DEFAULT_MAX_FAILURES,
     DEFAULT_TIMEOUT,
-    PassSummary,
     failed,
     finished,
     given_back,
@@ -30,7 +28,6 @@ from edl_agent.tasks.rules import (
 )
 from edl_agent.tasks.rules import Progress as ChunkProgress
 from edl_agent.tasks.store import Applied, Change, Hold, TaskStore
-from edl_agent.watch_cursor import EventType
 
 _log = logging.getLogger(__name__)
 
@@ -39,57 +36,11 @@ _FOREVER = float("inf")
 _TRUSTED = 0.25
 """Share of the timeout after which a hold is renewed before another task of its chunk is handed out."""
 
+_PLENTY = 3
+"""Free chunks per holder from which on the end of one chunk and the take of the next share a transaction."""
+
 _CLOSE_SECONDS = 1.0
 """For giving back at the end; the lease does it otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task in hand.
-
-    Attributes:
-        pass_number: which pass over the data, from 0.
-        index: which task of the data set, from 0.
-        spec: as given to `TaskQueue.set_dataset`; ``None`` where only a number was given.
-        failures: how often it failed before in this pass.
-    """
-
-    pass_number: int
-    index: int
-    spec: Any = None
-    failures: int = 0
-    _position: int = field(default=0, repr=False)
-    _hold: int = field(default=0, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """All passes are finished: nothing waits, nothing is held.
-
-    Attributes:
-        passes: how many passes were finished in all.
-    """
-
-    passes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the work stands, read at one moment.
-
-    Attributes:
-        current: counts of the pass under way; ``None`` before a data set is set and after the last pass.
-        passes: end of the pass numbers: how many passes there will have been.
-        held: chunks held at the moment.
-        holders: who holds them, by name, for people.
-        history: counts of the latest finished passes, the oldest first.
-    """
-
-    current: PassSummary | None
-    passes: int
-    held: int
-    holders: tuple[str, ...]
-    history: tuple[PassSummary, ...]
 
 
 class TaskQueue:
@@ -130,8 +81,7 @@ class TaskQueue:
         self._random = random.Random()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._waiting = threading.Lock()
-        self._stream: WatchStream | None = None
+        self._watch = BoardWatch(client._connection, self._keys, self._clock, self._queue)
         # Under the lock:
         self._candidates: list[int] | None = None
         self._hold: Hold | None = None
@@ -227,10 +177,13 @@ class TaskQueue:
         with self._lock:
             if self._last_finished == (task._hold, position):
                 return
+            hold = self._held(task)
+            following = self._following() if hold.progress.left == 1 else None
             self._write(
-                self._held(task),
+                hold,
                 lambda progress: finished(progress, position),
                 lambda progress: progress.is_finished(position),
+                following,
             )
             self._last_finished = (task._hold, position)
 
@@ -327,7 +280,7 @@ class TaskQueue:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._wake()
+        self._watch.close()
         self._session.nudge()
         if not self._lock.acquire(timeout=_CLOSE_SECONDS):
             return  # a call is under way; the lease, which ends soon, frees the chunk
@@ -405,7 +358,7 @@ class TaskQueue:
                 self._store.end_pass(board, self._deadline())
                 self._candidates = None
             else:
-                self._wait(end)
+                self._wait(lease, end)
                 self._candidates = None
                 if self._session.lease_id != lease:
                     return None
@@ -420,51 +373,21 @@ class TaskQueue:
             if self._avoid in free:
                 free.remove(self._avoid)
                 free.insert(0, self._avoid)
-            self._candidates = self._board.overdue(self._queue, now) + free
+            self._candidates = self._board.overdue(self._queue, now) + free + self._board.own(self._queue)
         while self._candidates:
             chunk = self._candidates.pop()
             if self._board.is_open_to(chunk, self._queue, now):
                 return chunk
         return None
 
-    def _wait(self, end: float) -> None:
+    def _wait(self, lease: int, end: float) -> None:
         """Follow what the others do until there may be something to take, a holder counts as hung, or time is up."""
         board = self._board
         now = self._clock.monotonic()
         if now >= end:
             what = "all tasks left are held by others" if board.working else "no data set is set"
             raise errors.DeadlineExceeded(f"no task in time: {what}")
-        until = min(end, board.next_overdue())
-        stream = WatchStream(
-            self._client._connection, [(self._keys.prefix, self._keys.end)], board.revision + 1, self._clock
-        )
-        alarm = threading.Timer(until - now, stream.cancel) if until < _FOREVER else None
-        if alarm is not None:
-            alarm.name, alarm.daemon = "edl-tasks-alarm", True
-            alarm.start()
-        with self._waiting:
-            self._stream = stream
-        try:
-            if self._closed.is_set():
-                return
-            for step in stream.steps():
-                for event in step.events:
-                    if event.type is EventType.DELETE:
-                        board.deleted(event.key, event.mod_revision)
-                    else:
-                        board.put(event, self._clock.monotonic())
-                if not board.revision or board.something_free or board.complete or board.over:
-                    return
-                if board.overdue(self._queue, self._clock.monotonic()):
-                    return
-        except errors.WatchCompacted:
-            board.revision = 0  # read all of it, but remember since when the holders are silent
-        finally:
-            with self._waiting:
-                self._stream = None
-            stream.cancel()
-            if alarm is not None:
-                alarm.cancel()
+        self._watch.follow(board, min(end, board.next_overdue()), lambda: self._session.lease_id == lease)
 
     def _live_lease(self, end: float) -> int:
         """The session's lease; waits for it where it was lost and is claimed anew."""
@@ -512,10 +435,27 @@ class TaskQueue:
             raise errors.TaskLost(f"task {task.index} of pass {task.pass_number} is not in hand")
         return hold
 
-    def _write(self, hold: Hold, change: Change, applied: Applied) -> None:
+    def _following(self) -> int | None:
+        """A chunk to take in the transaction that completes the present one; only where there is plenty for all.
+
+        So a trainer that goes on to something else keeps nobody waiting by it.
+        """
+        board = self._board
+        if not board.revision or len(self._candidates or ()) <= _PLENTY * (1 + len(board.held)):
+            return None
+        chunk = self._choose()
+        if chunk is None or chunk in board.held:
+            return None
+        return chunk
+
+    def _write(self, hold: Hold, change: Change, applied: Applied, following: int | None = None) -> None:
         """Record the end of the task in hand. It stays in hand where nothing was sent."""
+        taken = None
         try:
-            self._store.record(hold, change, applied, self._deadline())
+            if following is None:
+                self._store.record(hold, change, applied, self._deadline())
+            else:
+                taken = self._store.record_and_take(hold, change, applied, self._board, following, self._deadline())
         except (errors.TaskLost, errors.UnknownOutcome):
             self._in_hand = False
             raise
@@ -523,6 +463,9 @@ class TaskQueue:
             self._in_hand = False
         finally:
             self._after_write(hold)
+        if taken is not None:
+            self._hold = taken
+            self._holds += 1
 
     def _after_write(self, hold: Hold) -> None:
         self._store.note(self._board, hold)
@@ -531,15 +474,9 @@ class TaskQueue:
 
     # --- inside: small things ---
 
-    def _wake(self) -> None:
-        with self._waiting:
-            stream = self._stream
-        if stream is not None:
-            stream.cancel()
-
     def _session_changed(self, before: SessionView, after: SessionView) -> None:
         if before.alive and not after.alive:
-            self._wake()
+            self._watch.wake()
 
     def _check_usable(self) -> None:
         self._client._check_usable()

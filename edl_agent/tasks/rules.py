@@ -132,6 +132,11 @@ class Progress:
         return self.tried == self.size and not self.retry
 
     @property
+    def left(self) -> int:
+        """How many tasks are neither finished nor set aside."""
+        return self.size - self.tried + len(self.retry)
+
+    @property
     def finished(self) -> int:
         """How many tasks are finished."""
         return self.tried - len(self.retry) - len(self.aside)
@@ -162,7 +167,7 @@ def finished(progress: Progress, position: int) -> Progress:
     retry = {one: count for one, count in progress.retry.items() if one != position}
     tried = max(progress.tried, position + 1)
     still_open = progress.opened and (tried < progress.size or bool(retry))
-    return replace(progress, tried=tried, retry=retry, opened=still_open)
+    return Progress(progress.size, tried, retry, progress.aside, progress.failures, still_open, progress.reason)
 
 
 def failed(progress: Progress, position: int, max_failures: int, reason: str) -> Progress:

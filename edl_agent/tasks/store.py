@@ -7,7 +7,7 @@ shows whether it was.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from edl_agent import errors
 from edl_agent.clock import Clock
@@ -59,6 +59,17 @@ class Hold:
     heard: Instant
     doubt: bool = False
     gone: bool = False
+
+
+class _Taking(NamedTuple):
+    """What it takes to take a chunk."""
+
+    pass_number: int
+    chunk: int
+    dataset: Dataset
+    progress: Progress
+    compares: list[Any]
+    success: list[Any]
 
 
 class TaskStore:
@@ -121,6 +132,33 @@ class TaskStore:
         Raises:
             LeaseLost: the lease is gone; nothing was taken.
         """
+        taking = self._taking(board, chunk, lease)
+        progress = taking.progress
+        sent = self._clock.now()
+        while True:
+            try:
+                result = self._kv.txn(taking.compares, taking.success, self._news(board), deadline)
+                break
+            except errors.UnknownOutcome:
+                # Sent again as it is: the comparisons let at most one of the two through.
+                if self._clock.monotonic() >= deadline:
+                    raise
+        if result.succeeded:
+            hold = self._taken(board, taking, result.revision, lease, sent)
+            return hold if progress.opened else None
+        self._take_news(board, result.ranges, result.revision)
+        found = board.held.get(chunk)
+        # The first sending may have been applied and the second refused for it.
+        if (
+            found is not None
+            and (found.holder.queue, found.lease) == (self._queue, lease)
+            and found.mod_revision == found.progress_revision
+            and board.chunk(chunk).progress == progress
+        ):
+            return self._taken(board, taking, found.mod_revision, lease, sent)
+        return None
+
+    def _taking(self, board: Board, chunk: int, lease: int) -> _Taking:
         assert board.state is not None
         assert board.dataset is not None
         number, dataset = board.state.current, board.dataset
@@ -144,33 +182,58 @@ class TaskStore:
             success.append(parts.put_op(held, self._holder(), lease))
         elif hold is not None:
             success.append(parts.delete_op(held))
-        while True:
-            sent = self._clock.now()
-            try:
-                result = self._kv.txn(compares, success, self._news(board), deadline)
-                break
-            except errors.UnknownOutcome:
-                # Sent again as it is: the comparisons let at most one of the two through.
-                if self._clock.monotonic() >= deadline:
-                    raise
-        if result.succeeded:
-            board.wrote(number, chunk, progress, result.revision)
-            if not progress.opened:
-                return None
-            return Hold(number, chunk, dataset, progress, result.revision, result.revision, lease, sent)
-        self._take_news(board, result.ranges, result.revision)
-        found = board.held.get(chunk)
-        # The first sending may have been applied and the second refused for it.
-        if (
-            found is not None
-            and (found.holder.queue, found.lease) == (self._queue, lease)
-            and found.mod_revision == found.progress_revision
-            and board.chunk(chunk).progress == progress
-        ):
-            return Hold(number, chunk, dataset, progress, found.mod_revision, found.mod_revision, lease, sent)
-        return None
+        return _Taking(number, chunk, dataset, progress, compares, success)
+
+    def _taken(self, board: Board, taking: _Taking, revision: int, lease: int, sent: Instant) -> Hold:
+        board.wrote(taking.pass_number, taking.chunk, taking.progress, revision)
+        return Hold(taking.pass_number, taking.chunk, taking.dataset, taking.progress, revision, revision, lease, sent)
 
     # --- a hold ---
+
+    def record_and_take(
+        self, hold: Hold, change: Change, applied: Applied, board: Board, chunk: int, deadline: float
+    ) -> Hold | None:
+        """`record` of a change that completes its chunk, and `take` of another, in one transaction.
+
+        Returns:
+            The new hold; ``None`` where only the change was recorded, because somebody was faster with the take.
+
+        Raises:
+            TaskLost, UnknownOutcome: as `record`; nothing was taken.
+        """
+        progress = change(hold.progress)
+        taking = self._taking(board, chunk, hold.lease)
+        if hold.doubt or progress.opened or not taking.progress.opened:
+            self.record(hold, change, applied, deadline)
+            return None
+        key, held = self._keys_of(hold)
+        success = [parts.put_op(key, encode_progress(progress)), parts.delete_op(held), *taking.success]
+        sent = self._clock.now()
+        hold.doubt = True
+        try:
+            compares = [*self._guards(hold), *taking.compares]
+            result = self._kv.txn(compares, success, [*self._look_at(hold), *self._news(board)], deadline)
+        except errors.UnknownOutcome:
+            if self._clock.monotonic() >= deadline:
+                raise
+            # Where both were applied, the next look at the board shows the chunk as held by this very queue.
+            board.revision = 0
+            self.record(hold, change, applied, deadline)
+            return None
+        except errors.LeaseLost as error:
+            hold.doubt, hold.gone = False, True
+            raise errors.TaskLost(f"{_name(hold)}: the lease ended") from error
+        except errors.EdlAgentError:
+            hold.doubt = False
+            raise
+        hold.doubt = False
+        if result.succeeded:
+            hold.progress, hold.progress_revision, hold.gone = progress, result.revision, True
+            return self._taken(board, taking, result.revision, hold.lease, sent)
+        self._take_news(board, result.ranges[2:], result.revision)
+        if not self._examine(hold, result.ranges[:2], applied):
+            self.record(hold, change, applied, deadline)
+        return None
 
     def record(self, hold: Hold, change: Change, applied: Applied, deadline: float) -> None:
         """Write what became of the task in hand. A chunk that is closed by it is let go in the same transaction.
@@ -234,7 +297,7 @@ class TaskStore:
             was_in_doubt, hold.doubt = hold.doubt, True
             try:
                 result = self._kv.txn(
-                    [parts.modified_at(held, hold.held_revision), parts.leased_by(held, hold.lease)],
+                    self._guards(hold),
                     [parts.put_op(held, self._holder(), hold.lease), parts.range_op(key)],
                     self._look_at(hold),
                     deadline,
@@ -284,12 +347,9 @@ class TaskStore:
         return self.keys.chunk(hold.pass_number, hold.chunk), self.keys.held(hold.pass_number, hold.chunk)
 
     def _guards(self, hold: Hold) -> list[Any]:
-        key, held = self._keys_of(hold)
-        return [
-            parts.modified_at(held, hold.held_revision),
-            parts.leased_by(held, hold.lease),
-            parts.modified_at(key, hold.progress_revision),
-        ]
+        """Nobody but the holder writes the chunk, so its own key need not be compared."""
+        _, held = self._keys_of(hold)
+        return [parts.modified_at(held, hold.held_revision), parts.leased_by(held, hold.lease)]
 
     def _look_at(self, hold: Hold) -> list[Any]:
         key, held = self._keys_of(hold)
