@@ -20,6 +20,9 @@ _COMMANDS = {
     "delete": ("edl_agent.cli.keys", "delete", "Delete a key."),
     "slots": ("edl_agent.cli.slots", "slots", "Show who holds which slot."),
     "run": ("edl_agent.cli.run", "run", "Hold a slot for a command: environment, signals, fencing, drain."),
+    "ready": ("edl_agent.cli.probes", "ready", "Probe: is the program of this container's launcher ready?"),
+    "alive": ("edl_agent.cli.probes", "alive", "Probe: does it make progress?"),
+    "drain": ("edl_agent.cli.drain", "drain", "Ask this container's launcher to drain, and wait (preStop)."),
     "doctor": ("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
 }
 

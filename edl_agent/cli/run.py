@@ -9,13 +9,15 @@ from typing import Literal
 
 import click
 
-from edl_agent.address import check_name, check_port, configured_host, default_name
+from edl_agent.address import check_port, configured_host
 from edl_agent.cli.failures import report
 from edl_agent.cli.options import SECONDS, Common, shared_options
 from edl_agent.errors import ConfigurationError, EdlAgentError
 from edl_agent.keys import Role
+from edl_agent.launcher.asking import socket_path
 from edl_agent.launcher.policy import Rules, describe
 from edl_agent.launcher.run import Launcher, Options
+from edl_agent.reporting import check_report_name
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +109,36 @@ def _signal_number(name: str) -> int:
 )
 @click.option("--exit-when-drained", is_flag=True, help="Do not wait to be removed after a drain requested in etcd.")
 @click.option(
+    "--probe-port", type=click.IntRange(0, 65535), metavar="P", help="Serve /ready and /alive over HTTP; 0 = any port."
+)
+@click.option(
+    "--probe-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="H",
+    help="For --probe-port. A kubelet's httpGet comes from outside the pod: 0.0.0.0, or :: for IPv6.",
+)
+@click.option(
+    "--progress-file",
+    default="",
+    metavar="FILE",
+    help="Written or touched by the command now and then; a JSON object with step, samples, busy, queue or "
+    "checkpoint_age goes into the report.",
+)
+@click.option(
+    "--progress-timeout",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Not alive when --progress-file has not changed for so long.",
+)
+@click.option(
+    "--control",
+    metavar="PATH",
+    help="Socket for ready, alive, drain; default NAME.sock in EDL_RUN_DIR or /tmp/edl-UID.",
+)
+@click.option(
     "--termination-log",
     envvar="TERMINATION_LOG",
     metavar="FILE",
@@ -138,6 +170,11 @@ def run(
     drain_seconds: float | None,
     stop_grace: float | None,
     exit_when_drained: bool,
+    probe_port: int | None,
+    probe_host: str,
+    progress_file: str,
+    progress_timeout: float,
+    control: str | None,
     termination_log: str | None,
     command: tuple[str, ...],
 ) -> int:
@@ -164,10 +201,11 @@ def run(
         linger=not exit_when_drained,
         start_timeout=common.timeout,
     )
+    name = check_report_name(name)
     options = Options(
         command=command,
         rules=rules,
-        name=check_name(name or default_name(os.environ)),
+        name=name,
         endpoints=common.endpoints,
         prefix=common.prefix,
         port=port,
@@ -175,6 +213,12 @@ def run(
         num_trainers=num_trainers,
         tf_config=tf_config,
         socket=socket,
+        control=control or str(socket_path(name, os.environ)),
+        control_required=control is not None,
+        probe_host=probe_host,
+        probe_port=probe_port,
+        progress_file=progress_file,
+        progress_timeout=progress_timeout,
         hook=shlex.split(checkpoint_hook),
         checkpoint_signal=_signal_number(checkpoint_signal) if checkpoint_signal else None,
         change_signal=_signal_number(change_signal),

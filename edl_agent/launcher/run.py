@@ -1,13 +1,14 @@
 """The loop of ``edl-agent run``: gathers what is known, asks `policy`, carries out what it says."""
 
 import contextlib
+import json
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from edl_agent import errors
 from edl_agent.address import route_source
@@ -16,10 +17,12 @@ from edl_agent.client import EtcdClient
 from edl_agent.drain import Drain
 from edl_agent.keys import parse_desired
 from edl_agent.launcher import guard, policy
+from edl_agent.launcher.control import Control
 from edl_agent.launcher.environment import Facts, environment
 from edl_agent.launcher.inbox import Inbox
 from edl_agent.launcher.policy import Ended, Held, Leave, Pservers, Rules, Running, Situation
 from edl_agent.launcher.process import NEVER, Command, Started
+from edl_agent.launcher.progress import Progress
 from edl_agent.launcher.trainer_zero import TrainerZero
 from edl_agent.membership import Members, Membership
 from edl_agent.reporting import Reporter
@@ -29,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 _TICK = 1.0
 """Longest wait in seconds: probes look at how long ago the loop went round."""
+
+_LATE = 10.0
+"""Seconds: a loop that has not gone round for so long stands still."""
 
 _RENEW_TIMEOUT = 2.0
 _MARGIN, _MARGIN_SHARE = 0.5, 0.1
@@ -53,8 +59,12 @@ class Options:
         num_trainers: as told by the user.
         tf_config: whether to write ``TF_CONFIG``.
         socket: of a sidecar, exported.
-        control: path of the launcher's own socket, exported.
-        pservers_file: kept up to date and exported, for ``on_pserver_change="signal"``.
+        control: path of the launcher's own socket, exported; empty = none.
+        control_required: whether to end where it cannot be made.
+        probe_host: for probes over HTTP.
+        probe_port: ``None`` = none.
+        progress_file: that the command writes now and then.
+        progress_timeout: seconds without a change of it after which the command is stuck.
         hook: checkpoint command of a pserver, run before it is stopped.
         checkpoint_signal: sent to the command in place of a hook.
         change_signal: for new pservers.
@@ -73,7 +83,11 @@ class Options:
     tf_config: bool = False
     socket: str = ""
     control: str = ""
-    pservers_file: str = ""
+    control_required: bool = False
+    probe_host: str = "127.0.0.1"
+    probe_port: int | None = None
+    progress_file: str = ""
+    progress_timeout: float = 300.0
     hook: Sequence[str] = ()
     checkpoint_signal: int | None = None
     change_signal: int = signal.SIGHUP
@@ -96,7 +110,6 @@ class _State:
     fatal: tuple[int, str] | None = None
     used_epoch: int = 0
     acknowledged: bool = False
-    notified: Pservers = field(default_factory=Pservers)
 
 
 _Event = Callable[[], object]
@@ -127,44 +140,63 @@ class Launcher:
         self._reporter: Reporter | None = None
         self._waiting = ""
         self._child_ended = False
+        self._control: Control | None = None
+        self._progress = Progress(options.progress_file, options.progress_timeout)
+        self._pservers_file = ""
         self.ticked = time.monotonic()
 
-    # --- for probes; from other threads ---
+    # --- asked by the control's threads ---
 
-    @property
     def not_ready(self) -> str:
         """Why the program is not ready; empty when it is: slot held, command running, not draining."""
-        state = self._state
+        state, running = self._state, self._state.running
         if state.leave is not None:
             return f"draining: {state.leave.why}"
-        if state.running is None:
+        if running is None:
             return f"waiting for {self._waiting}" if self._waiting else "not started"
-        if state.running.stage != "running":
+        if running.stage != "running":
             return "the command is being stopped"
-        if self._client.session.view().slot is None:
+        if self._slot() != running.slot:
             return "the slot is not held"
         if self._options.ready_file and not os.path.exists(self._options.ready_file):
             return f"{self._options.ready_file} is not there yet"
         return ""
 
-    @property
-    def command_began(self) -> float | None:
-        """When the present command was started, on ``time.monotonic()``."""
-        return self._state.began if self._state.running is not None else None
-
-    @property
-    def drained(self) -> bool:
-        """Whether the command was stopped for a drain."""
-        return self._state.leave is not None and self._state.running is None
-
-    @property
-    def keeper_ticked(self) -> float | None:
-        """When the keepalive thread last looked at what is due; ``None`` before its start."""
+    def not_alive(self) -> str:
+        """Why there is no progress; empty when there is. Waiting for etcd is progress: a restart would not help."""
+        now = time.monotonic()
+        if now - self.ticked > _LATE:
+            return f"the launcher's loop has stood still for {now - self.ticked:.0f} s"
         keeper = self._client._keeper
-        return keeper.ticked if keeper.thread.is_alive() else None
+        late = max(_LATE, self._client.session.ttl or 0.0)
+        if keeper.thread.is_alive() and now - keeper.ticked > late:
+            return f"the keepalive thread has stood still for {now - keeper.ticked:.0f} s"
+        began = self._state.began if self._state.running is not None and self._state.leave is None else None
+        return self._progress.stuck(now, began)
+
+    def state(self) -> dict[str, object]:
+        """For people, and for ``edl-agent drain``."""
+        state, running = self._state, self._state.running
+        slot = self._slot()
+        return {
+            "role": self._rules.role,
+            "name": self._options.name,
+            "index": slot.index if slot else None,
+            "epoch": slot.epoch if slot else None,
+            "session": self._client.session.state.value,
+            "command": running.stage if running else "none",
+            "waiting": self._waiting,
+            "draining": state.leave.why if state.leave else None,
+            "drained": state.leave is not None and running is None,
+            "failures": state.failures,
+        }
+
+    def drain(self, why: str, seconds: float | None) -> None:
+        """Begin a drain."""
+        self.leave(why, signal.SIGTERM, seconds)
 
     def leave(self, why: str, number: int = signal.SIGTERM, seconds: float | None = None) -> None:
-        """Begin a drain. From any thread."""
+        """Begin a drain, as if by a signal. From any thread, and from signal handlers."""
         self._inbox.put(lambda: self._leave(why, number, seconds))
 
     # --- the loop ---
@@ -188,6 +220,16 @@ class Launcher:
             self._end()
 
     def _open(self) -> None:
+        options = self._options
+        self._control = Control(
+            self,
+            path=options.control,
+            required=options.control_required,
+            host=options.probe_host,
+            port=options.probe_port,
+        )
+        if self._control.path and self._rules.on_pserver_change == "signal":
+            self._pservers_file = f"{self._control.path.removesuffix('.sock')}.pservers.json"
         if self._rules.needs_pservers:
             self._membership = Membership(self._client)
             self._membership.on_change(self._members_changed)
@@ -261,6 +303,7 @@ class Launcher:
             self._waiting = what
             if self._state.running is None:
                 _log.info("Waiting for %s", what)
+        self._progress.look(time.monotonic(), self._reporter)
         if self._zero is not None:
             self._say_zero_runs()
         event = self._inbox.get(min(seconds, _TICK))
@@ -311,6 +354,7 @@ class Launcher:
         if self._options.ready_file:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._options.ready_file)
+        self._write_pservers(pservers)
         variables = environment(self._facts(slot, pservers), os.environ)
         with self._lock:
             view = self._client.session.view()
@@ -321,7 +365,6 @@ class Launcher:
             state.used_epoch = slot.epoch
             state.running, state.ended, state.cause = Running(slot, pservers), None, None
             state.started, state.began = True, time.monotonic()
-            state.notified = pservers
             self._command = Command(self._options.command, variables, deadline, self._news)
         _log.info("Started the command as %s %d (epoch %d)", self._rules.role, slot.index, slot.epoch)
 
@@ -373,8 +416,8 @@ class Launcher:
             endpoints=options.endpoints,
             prefix=options.prefix,
             socket=options.socket,
-            control=options.control,
-            pservers_file=options.pservers_file,
+            control=self._control.path if self._control is not None else "",
+            pservers_file=self._pservers_file,
             tf_config=options.tf_config,
         )
 
@@ -459,7 +502,27 @@ class Launcher:
         if running is None or self._command is None:
             return
         self._state.running = replace(running, pservers=pservers)
+        self._write_pservers(pservers)
         self._command.signal(self._options.change_signal)
+
+    def _write_pservers(self, pservers: Pservers) -> None:
+        """By atomic rename, before the command is told to read it."""
+        if not self._pservers_file:
+            return
+        value = {
+            "v": 1,
+            "desired": pservers.desired,
+            "complete": pservers.complete,
+            "pservers": [{"index": one.index, "address": one.address, "epoch": one.epoch} for one in pservers.held],
+            "time": time.time(),
+        }
+        new = f"{self._pservers_file}.new"
+        try:
+            with open(new, "w") as file:
+                json.dump(value, file)
+            os.replace(new, self._pservers_file)
+        except OSError as error:
+            _log.warning("The list of pservers could not be written to %s: %s", self._pservers_file, error)
 
     # --- news ---
 
@@ -575,4 +638,9 @@ class Launcher:
         stopping.start()
         hurry = leave is not None and self._rules.role == "trainer"
         stopping.join(max(0.3, leave.until - time.monotonic()) if hurry and leave is not None else None)
+        if self._control is not None:
+            self._control.close()
+        if self._pservers_file:
+            with contextlib.suppress(OSError):
+                os.unlink(self._pservers_file)
         self._inbox.close()

@@ -1,0 +1,58 @@
+"""``edl-agent drain``: the preStop hook; asks the launcher of this container to drain, and waits until it is done."""
+
+import json
+import os
+import time
+from urllib.parse import quote
+
+import click
+
+from edl_agent.cli.failures import OK, UNREACHED
+from edl_agent.errors import Unavailable
+from edl_agent.launcher.asking import ask, find
+
+_PAUSE = 0.1
+
+
+@click.command()
+@click.option(
+    "--control", metavar="PATH", help="The launcher's socket; default EDL_CONTROL, else the only one of this user."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Time for the drain; default the launcher's --drain-seconds.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    help="How long to wait for its end; keep it below terminationGracePeriodSeconds.",
+)
+@click.option("--reason", default="preStop", show_default=True, metavar="TEXT", help="For people.")
+def drain(control: str | None, seconds: float | None, timeout: float, reason: str) -> int:
+    """Ask the launcher to drain (checkpoint, stop the command, free the slot), and wait until it has.
+
+    Exits with 0 when it has, with 3 when it has not within --timeout, or when there is no launcher.
+    """
+    end = time.monotonic() + timeout
+    target = f"/drain?why={quote(reason)}" + ("" if seconds is None else f"&seconds={seconds:g}")
+    try:
+        path = find(control, os.environ)
+        ask(path, "POST", target, timeout)
+    except Unavailable as error:
+        click.echo(f"Error: {error}", err=True)
+        return UNREACHED
+    while (left := end - time.monotonic()) > 0:
+        try:
+            status, text = ask(path, "GET", "/state", left)
+        except Unavailable:
+            return OK  # it is gone
+        if status == 200 and json.loads(text).get("drained"):
+            return OK
+        time.sleep(min(_PAUSE, max(0.0, left)))
+    click.echo(f"not drained within {timeout:g} s", err=True)
+    return UNREACHED
