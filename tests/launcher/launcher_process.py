@@ -130,7 +130,7 @@ class LauncherProcess:
         """What it wrote to the termination log."""
         return self.termination_log.read_text().strip()
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
 
@@ -141,7 +141,7 @@ class LauncherProcess:
     def terminate(self, number: int = signal.SIGTERM, timeout: float = 15.0) -> tuple[int, float]:
         """Signal it; exit status and seconds until its end."""
         begin = time.monotonic()
-        self.signal(number)
+        self.send(number)
         status = self.wait(timeout)
         return status, time.monotonic() - begin
 
