@@ -18,10 +18,10 @@ _PAUSE = 0.2
 
 
 class Holder(NamedTuple):
-    """Who saves: the epoch of the slot and the etcd cluster it belongs to; zeros without etcd."""
+    """Who saves: the epoch and lease of the slot; zeros without etcd."""
 
     epoch: int
-    cluster: int
+    lease: int
 
 
 def key_of(index: int) -> str:
@@ -45,6 +45,20 @@ def read_committed(client: "EtcdClient", index: int, everybody: bool, timeout: f
         if name.isdigit() and len(name) < 10:
             found += _decoded(int(name), pair.value)
     return found
+
+
+def ask_whether_held(client: "EtcdClient", index: int, holder: Holder, timeout: float) -> None:
+    """Ask etcd, and not the own view of it, whether the slot is held.
+
+    Raises:
+        LeaseLost: it is not.
+        EdlAgentError: as `EtcdClient.get_prefix`.
+    """
+    name = f"/ps/{index}"
+    for pair in client.get_prefix(name, timeout):
+        if pair.key == name.encode() and (pair.mod_revision, pair.lease) == holder:
+            return
+    raise errors.LeaseLost(f"slot {index} is no longer held in epoch {holder.epoch}; a later incarnation has saved")
 
 
 class Commitment:

@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edl_agent.errors import LeaseLost
 from edl_agent.keys import MAX_DESIRED
 
 Policy = Literal["complete_set", "newest"]
@@ -69,7 +68,8 @@ class Entry:
         size: bytes, ``None`` = not known.
         crc32: IEEE, ``None`` = not known.
         timestamp: nanoseconds since 1970, for people.
-        cluster: id of the etcd cluster that the epoch belongs to; 0 = none.
+        lease: under which the slot was held: with the epoch it names an incarnation, also where etcd lost its data and
+            gives out the same epochs again; 0 = without etcd.
         generation: counts incarnations; see above.
         md5: of very old metadata, else empty.
     """
@@ -83,7 +83,7 @@ class Entry:
     size: int | None = None
     crc32: int | None = None
     timestamp: int = 0
-    cluster: int = 0
+    lease: int = 0
     generation: int = 0
     md5: str = ""
 
@@ -312,26 +312,29 @@ def prunable(entries: Iterable[Entry], newest: Entry, keep: int) -> list[Entry]:
     return [one for one in own if one.identity not in kept]
 
 
-def next_generation(own: Iterable[Entry], cluster: int, epoch: int) -> int:
-    """The generation of an incarnation that saves for the first time.
+def next_generation(own: Iterable[Entry], lease: int, epoch: int) -> int:
+    """The generation of an incarnation: the one it has already, else the next one.
 
     Args:
         own: what is known of its shard.
-        cluster: etcd cluster of the epoch, 0 = without etcd.
-        epoch: its epoch, 0 = without etcd.
-
-    Raises:
-        LeaseLost: an incarnation after this one has saved already.
+        lease: of its slot, 0 = without etcd: then every store is an incarnation.
+        epoch: of its slot.
     """
-    entries = list(own)
-    same_cluster = [one for one in entries if epoch and one.epoch and one.cluster == cluster]
-    later = max((one.epoch for one in same_cluster), default=0)
-    if later > epoch:
-        raise LeaseLost(f"a checkpoint by epoch {later} of the slot is there already; this one has epoch {epoch}")
-    if later == epoch and same_cluster:
-        return next(one.generation for one in same_cluster if one.epoch == epoch)
-    highest = max((one.generation for one in entries if one.generation < NEWEST_OF_ALL), default=0)
+    highest = 0
+    for entry in own:
+        if lease and (entry.lease, entry.epoch) == (lease, epoch):
+            return entry.generation
+        if entry.generation < NEWEST_OF_ALL:
+            highest = max(highest, entry.generation)
     return highest + 1
+
+
+def latest_epoch(own: Iterable[Entry]) -> int:
+    """The highest epoch in which a shard was saved.
+
+    If it is higher than one's own, one is fenced off, or etcd has lost its data and begun again.
+    """
+    return max((entry.epoch for entry in own), default=0)
 
 
 # --- inside ---
@@ -351,7 +354,7 @@ def _fields(entry: Entry, path: str) -> dict[str, Any]:
             "shards": entry.shards,
             "step": entry.step,
             "epoch": entry.epoch,
-            "cluster": entry.cluster,
+            "lease": entry.lease,
             "generation": entry.generation,
         }
         if entry.size is not None:
@@ -384,7 +387,7 @@ def _entry(fields: dict[str, Any], index: int, *, newest: bool = False) -> Entry
         size=_whole(fields, "size") if shards and "size" in fields else None,
         crc32=_whole(fields, "crc32", 2**32 - 1) if crc32 is not None else None,
         timestamp=_timestamp(fields.get("timestamp")),
-        cluster=_whole(fields, "cluster", 2**64 - 1) if shards else 0,
+        lease=_whole(fields, "lease") if shards else 0,
         generation=_whole(fields, "generation", NEWEST_OF_ALL - 1) if shards else NEWEST_OF_ALL if newest else 0,
         md5=md5 if isinstance(md5, str) and _MD5.fullmatch(md5) else "",
     )

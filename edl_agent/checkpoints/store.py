@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edl_agent import errors
 from edl_agent.checkpoints.checkpoint import Checkpoint, checkpoint_of
-from edl_agent.checkpoints.commitment import Commitment, Holder, read_committed
+from edl_agent.checkpoints.commitment import Commitment, Holder, ask_whether_held, read_committed
 from edl_agent.checkpoints.folder import Buffer, Folder, Writer, storage_errors
 from edl_agent.checkpoints.layout import (
     Entry,
@@ -19,6 +19,7 @@ from edl_agent.checkpoints.layout import (
     check_place,
     encode_manifest,
     is_uri,
+    latest_epoch,
     next_generation,
     prunable,
 )
@@ -275,7 +276,7 @@ class CheckpointStore:
             raise errors.LeaseLost(
                 f"the session holds {view.slot.role} slot {view.slot.index}, the store is for shard {self.index}"
             )
-        return Holder(view.slot.epoch, self._client._connection.cluster_id or 0)
+        return Holder(view.slot.epoch, view.lease.lease_id if view.lease is not None else 0)
 
     def _still(self, holder: Holder) -> None:
         if self._holder() != holder:
@@ -315,7 +316,9 @@ class CheckpointStore:
                         raise
                     asked = False
             known = committed if folder is None else committed + read_manifests(folder, self.index).entries
-            generation = next_generation(known, holder.cluster, holder.epoch)
+            if self._client is not None and latest_epoch(known) > holder.epoch:
+                ask_whether_held(self._client, self.index, holder, timeout)
+            generation = next_generation(known, holder.lease, holder.epoch)
             if folder is not None:
                 tidy(folder, self.index, holder.epoch, self._clock.wall(), committed if asked else None)
             self._writer = (holder, generation)
@@ -327,7 +330,7 @@ class CheckpointStore:
             uuid=str(uuid.uuid4()),
             place="",
             timestamp=int(self._clock.wall() * 1e9),
-            cluster=holder.cluster,
+            lease=holder.lease,
             generation=self._writer[1],
         )
 

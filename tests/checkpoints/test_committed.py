@@ -17,6 +17,7 @@ import pytest
 
 from edl_agent import ConfigurationError, EtcdClient, InvalidDesiredCount, LeaseLost, SlotTakenOver, Unavailable
 from edl_agent.checkpoints import CheckpointStore
+from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
 from tests.bench.waiting import eventually
 from tests.conftest import SharedEtcd
@@ -231,19 +232,54 @@ def test_what_a_fenced_incarnation_leaves_is_never_chosen(tmp_path: Path, pserve
     assert not [name for name in names(tmp_path) if "step-000000000099" in name]
 
 
-def test_an_old_incarnation_that_saves_first_when_another_has_saved(tmp_path: Path, pserver: Pserver) -> None:
-    """Its own view of the slot is stale; the folder says more."""
-    client = pserver()
-    made = CheckpointStore(client, tmp_path, 0).save(1, b"state")
-    [manifest] = tmp_path.glob("*.json")
-    fields = json.loads(manifest.read_text())
-    del fields["seal"]
-    fields["epoch"] += 1_000
-    fields["seal"] = zlib.crc32(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
-    later = manifest.with_name(manifest.name.replace(f"epoch-{made.epoch}", f"epoch-{fields['epoch']}"))
-    later.write_text(json.dumps(fields))
-    with pytest.raises(LeaseLost, match=str(fields["epoch"])):
-        CheckpointStore(client, tmp_path, 0).save(2, b"x")
+def test_an_incarnation_that_does_not_know_that_it_is_fenced_off(
+    tmp_path: Path, etcd_proxy: EtcdProxy, pserver: Pserver
+) -> None:
+    """It begins to save when the one after it has saved: it is not even let into the folder."""
+    old = pserver(endpoint=etcd_proxy.endpoint, ttl=20)
+    etcd_proxy.swallow_answers("Watch", times=None)
+    etcd_proxy.swallow_answers("LeaseKeepAlive", times=None)
+    new = pserver()
+    made = CheckpointStore(new, tmp_path, 0).save(1, b"new")
+    before = names(tmp_path)
+    assert old.session.epoch is not None, "the test is about one that does not know"
+    with pytest.raises(LeaseLost, match="later incarnation"):
+        CheckpointStore(old, tmp_path, 0).save(2, b"old")
+    assert names(tmp_path) == before
+    assert CheckpointStore(new, tmp_path, 0).restore() == made
+
+
+def test_after_etcd_has_lost_its_data(tmp_path: Path, etcd_factory: Callable[..., EtcdCluster]) -> None:
+    """Epochs and revisions begin again, under the same cluster id: what is saved then is the newest all the same."""
+    cluster = etcd_factory()
+
+    def register() -> EtcdClient:
+        client = EtcdClient(cluster.endpoint_string, 1, ttl=3, host="127.0.0.1")
+        client.register(7001, timeout=20)
+        return client
+
+    with register() as client:
+        for number in range(20):
+            client.put_key("/other", b"%d" % number)
+        client.delete_key("/ps/0")
+        eventually(lambda: (client.session.epoch or 0) > 20, 10, "a high epoch")
+        store = CheckpointStore(client, tmp_path, 0)
+        old = [store.save(step, b"old") for step in (80, 100)]
+    cluster.wipe_all()
+    cluster.start()
+    with register() as client:
+        assert client.session.epoch is not None
+        assert client.session.epoch < old[0].epoch
+        store = CheckpointStore(client, tmp_path, 0)
+        assert store.restore() is not None
+        assert client.get_key("/checkpoints/0") is None
+        made = store.save(90, b"new")
+        assert store.restore() == made
+        assert metadata(client)["step"] == 90
+        assert CheckpointStore(None, tmp_path, 0, shards=1).restore() is not None
+        following = store.save(91, b"new")
+        assert store.restore() == following
+        assert not [name for name in names(tmp_path) if f"epoch-{old[0].epoch}" in name]
 
 
 # --- etcd's troubles ---

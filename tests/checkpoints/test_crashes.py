@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,3 +84,30 @@ def test_killed_with_etcd(tmp_path: Path, etcd: SharedEtcd, prefix: str, step: s
         made = store.save(3, b"state 3")
         assert sorted(os.listdir(tmp_path)) == [str(made.path.name), f"{made.path.name}.json"] if made.path else False
         assert store.restore() == made
+
+
+def random_crashes(folder: Path, seed: int, rounds: int) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.checkpoints.random_crashes", folder, str(seed), str(rounds)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_in_a_shared_folder(tmp_path: Path, seed: int) -> None:
+    counts = re.fullmatch(r"killed (\d+), newest .*, set (\d+), kept \d+\n", random_crashes(tmp_path, seed, 80))
+    assert counts is not None
+    assert int(counts[1]) > 10
+    assert int(counts[2]) > 5
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_killed_at_random_for_long(tmp_path: Path) -> None:
+    for seed in range(100, 110):
+        print(seed, random_crashes(tmp_path / str(seed), seed, 500))

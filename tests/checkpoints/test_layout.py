@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_agent import LeaseLost
 from edl_agent.checkpoints.layout import (
     Entry,
     choose,
@@ -20,6 +19,7 @@ from edl_agent.checkpoints.layout import (
     encode_manifest,
     encode_metadata,
     file_name,
+    latest_epoch,
     next_generation,
     parse_name,
     prunable,
@@ -40,7 +40,7 @@ def entry(index: int = 0, step: int = 1, *, number: int = 1, **fields: Any) -> E
             "size": 7,
             "crc32": 9,
             "timestamp": 1_500_000_000_000_000_000,
-            "cluster": 3,
+            "lease": 3,
             "generation": 1,
             **fields,
         }
@@ -204,9 +204,14 @@ def test_newest_means_the_last_incarnation_not_the_highest_step() -> None:
     abandoned = entry(step=120, number=1, epoch=5, generation=3)
     present = entry(step=110, number=2, epoch=9, generation=4)
     fenced = entry(step=130, number=3, epoch=5, generation=4)
-    after_a_new_etcd = entry(step=90, number=4, epoch=2, cluster=8, generation=5)
+    after_a_new_etcd = entry(step=90, number=4, epoch=2, lease=8, generation=5)
     assert choose([abandoned, present, fenced], "newest", 0, 2) == (present,)
     assert choose([abandoned, present, fenced, after_a_new_etcd], "newest", 0, 2) == (after_a_new_etcd,)
+
+
+def test_the_same_incarnation_has_one_generation() -> None:
+    assert next_generation([entry(generation=4), entry(generation=9, epoch=7, lease=4)], 3, 5) == 4
+    assert next_generation([entry(generation=4, lease=0, epoch=0)], 0, 0) == 5
 
 
 def test_another_number_of_shards_is_another_set() -> None:
@@ -236,8 +241,10 @@ def test_generations() -> None:
     assert next_generation([entry(generation=4)], 3, 6) == 5
     assert next_generation([entry(generation=4)], 8, 2) == 5
     assert next_generation([entry(generation=4)], 0, 0) == 5
-    with pytest.raises(LeaseLost, match="epoch 5"):
-        next_generation([entry(generation=4, epoch=4), entry(generation=4)], 3, 4)
+    # After a loss of etcd's data the same epoch comes again, under another lease.
+    assert next_generation([entry(generation=4), entry(generation=6, epoch=9)], 8, 5) == 7
+    assert latest_epoch([entry(epoch=4), entry()]) == 5
+    assert latest_epoch([]) == 0
 
 
 entries_of_a_folder = st.lists(

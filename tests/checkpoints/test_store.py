@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import resource
+import stat
 import subprocess
 import tempfile
 import threading
@@ -115,6 +116,36 @@ def test_a_large_state_is_not_copied_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
+
+
+def test_nothing_takes_its_name_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kill shows a missing fsync, only a loss of power would: so the order of the calls is looked at."""
+    calls: list[str] = []
+    fsync, rename, unlink = os.fsync, os.rename, os.unlink
+
+    def seen_fsync(descriptor: int) -> None:
+        calls.append("fsync folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync file")
+        fsync(descriptor)
+
+    def seen_rename(source: str, target: str, **options: int) -> None:
+        calls.append("rename " + target.rpartition(".")[2])
+        rename(source, target, **options)
+
+    def seen_unlink(name: str, **options: int) -> None:
+        calls.append("unlink " + name.rpartition(".")[2])
+        unlink(name, **options)
+
+    saving = store(tmp_path, keep=1)
+    saving.save(1, b"x")
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    monkeypatch.setattr(os, "rename", seen_rename)
+    monkeypatch.setattr(os, "unlink", seen_unlink)
+    saving.save(2, b"x")
+    assert calls == [
+        *("fsync file", "rename ckpt", "fsync folder"),
+        *("fsync file", "rename json", "fsync folder"),
+        *("unlink json", "unlink ckpt"),
+    ]
 
 
 def test_nothing_is_left_of_what_the_program_could_not_write(tmp_path: Path) -> None:
