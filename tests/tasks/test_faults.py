@@ -197,6 +197,22 @@ def test_the_end_of_a_pass_happens_once_also_when_its_answer_is_lost(trainers: T
     assert [counts.pass_number for counts in one.queue.progress().history] == [0, 1, 2]
 
 
+def test_a_pass_is_not_ended_by_an_old_view_of_it(trainers: Trainers) -> None:
+    one, late = trainers.add(), trainers.add()
+    one.queue.set_dataset(1, passes=3)
+    one.queue.finish(one.get())
+    late.queue._store.look(late.queue._board, time.monotonic() + 5)
+    assert late.queue._board.complete, "the view was to show the whole pass done"
+    one.queue.finish(one.get())
+    task = one.get()
+    assert task.pass_number == 2
+    before = trainers.stored()
+    late.queue._store.end_pass(late.queue._board, time.monotonic() + 5)
+    assert trainers.stored() == before
+    one.queue.finish(task)
+    assert one.finished()
+
+
 def test_an_outage_of_etcd_is_waited_for(etcd_factory: Any, prefix: str) -> None:
     server = etcd_factory()
     with Trainers(server.endpoint_string, prefix) as trainers:
