@@ -149,8 +149,9 @@ def test_there_is_no_fallback_to_plaintext(first_bytes: FirstBytes, certificates
     ):
         client.get_key("/x", timeout=2)
     handshake_record = b"\x16\x03"
-    assert first_bytes.seen, "nobody came"
-    assert all(data.startswith(handshake_record) for data in first_bytes.seen), first_bytes.seen
+    said = [data for data in first_bytes.seen if data]  # an attempt that is given up says nothing
+    assert said, "nobody came"
+    assert [data[:40] for data in said if not data.startswith(handshake_record)] == []
     assert b"canary" not in b"".join(first_bytes.seen)
 
 
