@@ -18,7 +18,7 @@ from edl_agent.etcd.identity import TlsFiles
 if TYPE_CHECKING:
     import ssl  # at run time only when something is wrong: it costs a few milliseconds of every start
 
-_SUSPICIOUS = re.compile("andshake|SSL_ERROR|erification|peer certificate|Socket closed")
+_SUSPICIOUS = re.compile("andshake|SSL_ERROR|erification|peer certificate|Socket closed|empty address list")
 """What gRPC's texts have in common when the cause may be TLS (grpcio 1.66 to 1.85)."""
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
