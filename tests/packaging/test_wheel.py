@@ -74,7 +74,7 @@ def test_metadata_says_license_python_types_and_four_dependencies(wheel: Path) -
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(re.split(r"[<>=]", line)[0] for line in required) == ["click", "grpcio", "protobuf", "tenacity"]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"controller", "rich", "plot", "sidecar", "local"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"controller", "rich", "plot", "examples", "sidecar", "local"}
     [entry_points] = [data for name, data in files.items() if name.endswith("entry_points.txt")]
     assert b"edl-agent = edl_agent.cli:main" in entry_points
 
