@@ -424,7 +424,7 @@ class Launcher:
     def _host(self) -> str:
         connection = self._client._connection
         try:
-            return route_source(connection.endpoint or connection.endpoints[0])
+            return route_source(connection.choice.endpoint or connection.endpoints[0])
         except errors.Unavailable:
             return "127.0.0.1"
 
@@ -573,6 +573,7 @@ class Launcher:
         drain, state = self._drain, self._state
         if drain is None or (state.leave is not None and not state.leave.requested):
             return
+        state.acknowledged = False
         left = drain.deadline
         if left is None:
             state.leave = None
