@@ -443,7 +443,9 @@ def test_shutdown_a_hundred_times_at_random_moments(
     for slot in table.read().values():
         table.revoke(slot.lease)
     after = resource_counts()
-    assert after.threads <= before.threads + 3, (before, after)
+    # gRPC's own pool may have grown by its few threads; a hundred clients that each left one would be seen.
+    assert after.threads <= before.threads + 12, (before, after)
+    assert after.python_threads == before.python_threads
 
 
 @pytest.mark.fault("A43")
