@@ -38,7 +38,7 @@ RawCall = Callable[[bytes], bytes]
 def raw_calls(connection: Connection, method: wire.Method, timeout: float = 10.0) -> RawCall:
     """Ready bytes through the very channel that the connection uses: what a call costs at least. With a deadline,
     as any call that is meant seriously has one."""
-    peer = connection._pinned
+    peer = connection.choice.pinned
     assert peer is not None, "make a call first"
     return raw_on_channel(peer._channel, method, timeout)
 

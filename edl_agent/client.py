@@ -218,7 +218,7 @@ class EtcdClient:
             self._goal = None
             if done and error is not None:
                 raise error
-            trouble = self._connection.trouble
+            trouble = self._connection.choice.trouble
             self._registration.pursue(None)
             raise errors.DeadlineExceeded(f"no session within {timeout:g} s" + (f" ({trouble})" if trouble else ""))
 
@@ -519,7 +519,7 @@ class EtcdClient:
             if done and error is not None:
                 raise error
             waiting = self._registration.waiting or "etcd"
-            trouble = self._connection.trouble
+            trouble = self._connection.choice.trouble
             self._registration.pursue(None)
             raise errors.DeadlineExceeded(
                 f"not registered within {timeout:g} s, waiting for {waiting}" + (f" ({trouble})" if trouble else "")

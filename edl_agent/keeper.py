@@ -107,7 +107,7 @@ class Keeper:
         now = self.ticked = self._clock.monotonic()
         if now - self._identity_checked >= _IDENTITY_CHECK:
             self._identity_checked = now
-            self._connection.refresh_identity()
+            self._connection.choice.refresh_identity()
         self._on_tick(now)
         view = self._session.view()
         if not view.alive or view.lease is None:

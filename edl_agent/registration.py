@@ -132,12 +132,12 @@ class Registration:
         """Say what is waited for: after 2 s, then at most each 30 s. Called now and then by the keepalive thread."""
         if self._waiting and now - self._waiting_since >= _FIRST_LINE and now - self._logged >= _NEXT_LINE:
             self._logged = now
-            trouble = self._connection.trouble
+            trouble = self._connection.choice.trouble
             _log.info("Waiting for %s%s", self.waiting, f" ({trouble})" if trouble else "")
 
     def _session_changed(self, before: SessionView, after: SessionView) -> None:
         if before.alive and not after.alive:
-            self._connection.hold_cluster(False)
+            self._connection.choice.hold_cluster(False)
             if isinstance(after.loss, errors.SlotTakenOver):
                 self._end(after.loss)
             self._interrupt()
@@ -250,11 +250,11 @@ class Registration:
                 if self._stopping or self._goal is not goal:
                     raise _Interrupted from None
         self._failure = ""
-        if self._connection.cluster_id != self._cluster:
+        if self._connection.choice.cluster_id != self._cluster:
             # Leases and epochs of another cluster mean nothing in this one.
-            self._cluster, self._own_leases, self._held = self._connection.cluster_id, frozenset(), None
+            self._cluster, self._own_leases, self._held = self._connection.choice.cluster_id, frozenset(), None
         self._own_leases |= {lease_id}
-        self._connection.hold_cluster(True)
+        self._connection.choice.hold_cluster(True)
         self._session.change(lambda view, now: granted(view, lease_id, ttl, sent))
         return lease_id
 
@@ -395,7 +395,10 @@ class Registration:
     def _address(self, goal: Goal) -> str:
         if goal.role == "trainer":
             return goal.host or ""
-        return join(goal.host or route_source(self._connection.endpoint or self._connection.endpoints[0]), goal.port)
+        return join(
+            goal.host or route_source(self._connection.choice.endpoint or self._connection.choice.endpoints[0]),
+            goal.port,
+        )
 
     def _wait_for(self, what: str) -> None:
         if what != self._waiting:

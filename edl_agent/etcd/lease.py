@@ -81,7 +81,7 @@ class Leases:
         try:
             answer = wire.LeaseKeepAliveResponse.FromString(next(call))
         except StopIteration:
-            self._connection.failed(peer, "the keepalive stream ended without an answer")
+            self._connection.choice.failed(peer, "the keepalive stream ended without an answer")
             raise errors.Unavailable(f"{peer.endpoint}: the keepalive stream ended without an answer") from None
         except grpc.RpcError as error:
             raise self._connection.stream_failed(peer, error, deadline) from error
@@ -89,7 +89,7 @@ class Leases:
             done.set()
             call.cancel()
         # "No such lease" from another cluster says nothing about the lease.
-        self._connection.check_cluster(peer, answer.header.cluster_id)
+        self._connection.choice.check_cluster(peer, answer.header.cluster_id)
         return float(max(answer.ttl, 0))
 
 

@@ -107,7 +107,7 @@ class WatchStream:
     def _take(self, peer: Peer, data: bytes) -> tuple[Step, bool]:
         """What one message means, and whether it is the answer to a creation."""
         watch_id, cluster_id, answer = _decode(data)
-        self._connection.check_cluster(peer, cluster_id)
+        self._connection.choice.check_cluster(peer, cluster_id)
         if answer.created and watch_id >= 0:
             self._numbers[watch_id] = len(self._numbers)
         if watch_id not in self._numbers:  # a refused creation carries no id (-1)

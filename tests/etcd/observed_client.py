@@ -83,9 +83,9 @@ class Observed:
                 self.client.get_key("/which-endpoint", timeout=2.0)
             if self.endpoint == endpoint:
                 return True
-            peer = connection._pinned
+            peer = connection.choice.pinned
             if peer is not None:
-                connection.failed(peer, "the test wants another endpoint")
+                connection.choice.failed(peer, "the test wants another endpoint")
             return False
 
         eventually(on_it, 10.0, f"use of {endpoint}")
@@ -93,13 +93,13 @@ class Observed:
     @property
     def endpoint(self) -> str | None:
         """URL of the endpoint in use."""
-        endpoint = self.client._connection.endpoint
+        endpoint = self.client._connection.choice.endpoint
         return str(endpoint) if endpoint is not None else None
 
     @property
     def connected(self) -> bool:
         """Whether it is on an endpoint, and that connection stands."""
-        peer = self.client._connection._pinned
+        peer = self.client._connection.choice.pinned
         return peer is not None and peer.connected
 
     def assert_undisturbed(self, lease_id: int | None, index: int = 0) -> None:
