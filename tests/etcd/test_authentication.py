@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,23 @@ def test_the_token_travels_with_every_call_and_watch_also_without_tls(
     }  # fmt: skip
     assert [call.method for call in calls if call.metadata.get("token") != token] == []
     assert proxy.count("Authenticate") == 1
+
+
+def test_the_name_in_a_client_certificate_does_not_stand_in_for_the_user(
+    etcd_factory: Factory, certificates: CertificateFolder
+) -> None:
+    """Without a token etcd takes it for the user, so every call carries a token, the first one and concurrent ones."""
+    cluster = etcd_factory(tls=TlsSettings(certificates, client_auth=True), flags=CHEAP)
+    cluster.enable_auth(USER, PASSWORD)
+    pair = certificates.client
+    tls = TlsFiles(str(certificates.ca), str(pair.cert), str(pair.key))
+    with EtcdClient(cluster.endpoints, 1, user=USER, password=PASSWORD, tls=tls) as client:
+        client.put_key("/x", b"1", timeout=3)
+    with EtcdClient(cluster.endpoints, 1, user=USER, password=PASSWORD, tls=tls) as client:
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: client.get_key("/x", timeout=5), range(16))) == [b"1"] * 16
+        client._connection.renew_token()  # as a refused watch does
+        assert client.get_key("/x", timeout=3) == b"1"
 
 
 # --- tokens that end (A19, A20) ---
