@@ -168,7 +168,9 @@ def test_sixteen_clients_for_fifteen_slots(room: Room, table: SlotTable) -> None
     assert table.broken_rules(15) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("A28")
+@pytest.mark.report("M08")
 def test_sixteen_processes_for_fifteen_slots(etcd: SharedEtcd, prefix: str, table: SlotTable, tmp_path: Path) -> None:
     with Zygote(tmp_path) as zygote:
         agents = [zygote.start(etcd.client_url, 7000 + n, "--num-pservers=15", prefix=prefix) for n in range(16)]
@@ -450,8 +452,8 @@ def test_two_hundred_agents_at_the_same_moment(
         assert sorted(indexes) == list(range(agents)) == sorted(slots)
         assert table.broken_rules(agents) == []
         assert seconds < 15
-        # No thundering retry: fewer than three calls a claim. Where the count has to be created first a crowd needs more
-        # (three to seven were seen); what is checked there is that it does not grow without bound. (Leases are left to
+        # No thundering retry: fewer than three calls a claim. Where the count has to be created first a crowd needs
+        # more (three to seven were seen); what is checked there is that it does not grow without bound. (Leases are left to
         # the benchmark: on a busy machine a slow grant is rightly asked for elsewhere.)
         assert counts["Range"] + counts["Txn"] < (3 if count_exists else 8) * agents, counts
     finally:
