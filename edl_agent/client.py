@@ -431,7 +431,8 @@ class EtcdClient:
                 return self._renewed(lease_id, result.revision)
             found = result.ranges[0][0] if result.ranges[0] else None
             if found is None or (found.lease, found.value) != (lease_id, slot.address.encode()):
-                raise self._slot_refused(slot, lease_id, found)
+                refused = self._slot_refused(slot, lease_id, found)
+                raise self._session.view().loss or refused
             known = found.mod_revision  # an attempt of ours whose answer was lost
 
     def watch_prefix(self, prefix: Key, *, start_revision: int | None = None, timeout: float = 5.0) -> PrefixWatch:

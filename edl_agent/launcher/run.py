@@ -26,7 +26,7 @@ from edl_agent.launcher.progress import Progress
 from edl_agent.launcher.trainer_zero import TrainerZero
 from edl_agent.membership import Members, Membership
 from edl_agent.reporting import Reporter
-from edl_agent.session import Instant, SessionView
+from edl_agent.session import Instant, SessionState, SessionView
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ _LATE = 10.0
 """Seconds: a loop that has not gone round for so long stands still."""
 
 _RENEW_TIMEOUT = 2.0
+_PAUSE = 0.5
+"""Seconds before a start that failed for want of etcd is tried again."""
+
 _MARGIN, _MARGIN_SHARE = 0.5, 0.1
 """The guard kills this many seconds before the deadline, at most that share of the TTL: SIGKILL takes a moment too."""
 
@@ -370,6 +373,10 @@ class Launcher:
 
     def _fresh_slot(self) -> Held | None:
         """The slot with an epoch that no command has been told before; ``None``: look again."""
+        if self._client.session.state is not SessionState.CONNECTED:
+            # While etcd does not answer nothing new is started, and nothing is waited for here.
+            self._state.not_before = time.monotonic() + _PAUSE
+            return None
         slot = self._slot()
         if slot is None or slot.epoch > self._state.used_epoch:
             return slot
@@ -379,7 +386,7 @@ class Launcher:
             raise
         except errors.EdlAgentError as error:
             _log.warning("The slot's key cannot be put anew: %s", error)
-            self._state.not_before = time.monotonic() + 0.5
+            self._state.not_before = time.monotonic() + _PAUSE
             return None
         return self._slot()
 

@@ -117,8 +117,8 @@ class LauncherProcess:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()  # its guard kills the command
         self.process.wait(10.0)
-        if kind is not None:
-            print(f"--- {self.name} ---\n{self.log}", file=sys.stderr)
+        # Shown where the test has failed.
+        print(f"--- {self.name} ---\n{self.log}", file=sys.stderr)
 
     @property
     def log(self) -> str:

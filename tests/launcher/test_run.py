@@ -214,6 +214,7 @@ def test_new_pserver(launch: Launch, tmp_path: Path, what: str) -> None:
     trainer = launch("trainer", program(tr.path), name="tr", options=options)
     pserver = launch("pserver", program(ps.path), name="ps", port=7164, num_pservers=1)
     first = tr.wait("start")
+    ps.wait("start")
     pserver.terminate()
     if what == "restart":
         eventually(lambda: not alive(first["pid"]), 3.0, "the trainer's end")  # as soon as the pserver is gone
@@ -243,6 +244,7 @@ def test_trainer_zero_first(launch: Launch, tmp_path: Path, stored: Stored) -> N
         "trainer", program(zero.path), name="zero", options=["--trainer-zero-first", "--ready-file", str(ready)]
     )
     zero.wait("start")
+    ps.wait("start")
     launch("trainer", program(one.path), name="one", options=["--trainer-zero-first"])
     eventually(lambda: stored("/trainer/1") is not None, 10.0, "the second trainer's index")
     never(lambda: bool(one.all()), 1.0)
