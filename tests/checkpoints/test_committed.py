@@ -156,23 +156,31 @@ def test_only_the_holder_of_the_slot_saves(tmp_path: Path, etcd: SharedEtcd, pre
     assert names(tmp_path) == []
 
 
-def test_a_slot_lost_while_the_file_was_written(tmp_path: Path, etcd: SharedEtcd, pserver: Pserver) -> None:
-    client = pserver()
-    store = CheckpointStore(client, tmp_path, 0)
+@pytest.mark.parametrize("moment", ["file opened", "manifest verified"])
+def test_a_slot_lost_while_saving(tmp_path: Path, pserver: Pserver, moment: str) -> None:
+    """It is claimed again by itself: what was begun before belongs to the epoch before."""
+
+    class Losing(CheckpointStore):
+        def _passed(self, step: str) -> None:
+            passed.append(step)
+            if step == moment and epoch is not None:
+                client.delete_key("/ps/0")
+                eventually(lambda: client.session.epoch not in (None, epoch), 10, "a new epoch")
+
+    client, epoch = pserver(), None
+    passed: list[str] = []
+    store = Losing(client, tmp_path, 0)
     good = store.save(1, b"state")
-    epoch = client.session.epoch
     before = names(tmp_path)
-
-    def slow(file: object) -> None:
-        client.delete_key("/ps/0")
-        # It claims the slot again by itself: what was begun before belongs to the epoch before.
-        eventually(lambda: client.session.epoch not in (None, epoch), 10, "a new epoch")
-
+    passed.clear()
+    epoch = client.session.epoch
     with pytest.raises(LeaseLost):
-        store.save(2, slow)
+        store.save(2, b"state")
+    assert ("manifest opened" in passed) == (moment == "manifest verified")
     assert names(tmp_path) == before
     assert metadata(client)["step"] == 1
     assert store.restore() == good
+    epoch = None
     assert store.save(2, b"again").epoch == client.session.epoch
 
 
