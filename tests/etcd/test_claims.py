@@ -453,8 +453,8 @@ def test_two_hundred_agents_at_the_same_moment(
         assert table.broken_rules(agents) == []
         assert seconds < 15
         # No thundering retry: fewer than three calls a claim. Where the count has to be created first a crowd needs
-        # more (three to seven were seen); what is checked there is that it does not grow without bound. (Leases are left to
-        # the benchmark: on a busy machine a slow grant is rightly asked for elsewhere.)
+        # more (three to seven were seen); what is checked there is that it does not grow without bound. (Leases are
+        # left to the benchmark: on a busy machine a slow grant is rightly asked for elsewhere.)
         assert counts["Range"] + counts["Txn"] < (3 if count_exists else 8) * agents, counts
     finally:
         for child in children:
