@@ -20,7 +20,11 @@ from grpc_tools import protoc
 PROTOS = Path(__file__).resolve().parent
 ROOT = PROTOS.parent
 
-SETS = {"etcd/v3.proto": "edl_agent/etcd/etcd_v3.binpb"}
+SETS = {
+    "etcd/v3.proto": "edl_agent/etcd/etcd_v3.binpb",
+    "edl/agent/v1/agent.proto": "edl_agent/sidecar/agent_v1.binpb",
+    "grpc/health/v1/health.proto": "edl_agent/sidecar/health_v1.binpb",
+}
 """Description, below this folder, and the descriptor set that it is compiled into, below the project's root."""
 
 
