@@ -1,4 +1,4 @@
-"""``edl-agent drain``: the preStop hook; asks the launcher of this container to drain, and waits until it is done."""
+"""``edl-agent drain``: the preStop hook; asks the launcher, or a sidecar, to drain, and waits until it is done."""
 
 import json
 import os
