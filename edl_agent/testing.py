@@ -390,9 +390,14 @@ class EtcdServer:
         self._end(signals.SIGTERM, timeout)
 
     def pause(self) -> None:
-        """SIGSTOP: the process hangs, its sockets stay open."""
+        """SIGSTOP: the process hangs, its sockets stay open. Returns when every thread of it has stopped."""
         self.signal(signals.SIGSTOP)
         self._paused = True
+        # A busy machine stops a thread only when its turn comes; until then the server may still answer.
+        tasks = Path(f"/proc/{self.pid}/task")
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline and not all(_stopped(stat) for stat in tasks.glob("*/stat")):
+            time.sleep(0.002)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -509,3 +514,10 @@ def __getattr__(name: str) -> Any:
 
     globals()[name] = fixture
     return fixture
+
+
+def _stopped(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:  # the thread has ended
+        return True
