@@ -11,6 +11,8 @@ VENV := .venv
 OLDEST := .venv-oldest
 LOCKER := .venv-lock
 PY := $(VENV)/bin/python
+# Tests run at a time; most of their time they wait for leases to end. JOBS=0: one by one, in this process.
+JOBS ?= 4
 # More arguments for pytest, such as: make test PYTEST_ARGS="tests/unit -x"
 PYTEST_ARGS ?=
 # More arguments for the benchmarks, such as: make bench BENCH_ARGS="-o json"
@@ -28,7 +30,7 @@ demo: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced
 	@$(PY) examples/pservers_demo.py
 
 test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: $(VENV)/.ready ## lint, format, types, layers, and protos against their committed compilation
 	@$(VENV)/bin/ruff check .
