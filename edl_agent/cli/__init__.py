@@ -22,7 +22,7 @@ _COMMANDS = {
     "run": ("edl_agent.cli.run", "run", "Hold a slot for a command: environment, signals, fencing, drain."),
     "ready": ("edl_agent.cli.probes", "ready", "Probe: is the program of this container's launcher ready?"),
     "alive": ("edl_agent.cli.probes", "alive", "Probe: does it make progress?"),
-    "drain": ("edl_agent.cli.drain", "drain", "Ask this container's launcher to drain, and wait (preStop)."),
+    "drain": ("edl_agent.cli.drain", "drain", "Ask the launcher or sidecar to drain, and wait (preStop)."),
     "sidecar": ("edl_agent.cli.sidecar", "sidecar", "Serve a program in any language on a Unix socket."),
     "doctor": ("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
 }
