@@ -15,19 +15,24 @@ PY := $(VENV)/bin/python
 JOBS ?= 4
 # More arguments for pytest, such as: make test PYTEST_ARGS="tests/unit -x"
 PYTEST_ARGS ?=
+# More arguments for the demos.
+DEMO_ARGS ?=
 # More arguments for the benchmarks, such as: make bench BENCH_ARGS="-o json"
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: help setup demo test check bench faults soak test-oldest protos format lock clean etcd36
+.PHONY: help setup demo demo-slots test check bench faults soak test-oldest protos format lock clean etcd36
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(VENV)/.ready ## make the virtual environment .venv from the lock file (all other targets do it by themselves)
 
-demo: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced, as a live table
-	@$(PY) examples/pservers_demo.py
+demo: $(VENV)/.ready ## train on handwritten digits while pservers and trainers come, go and are killed (DEMO_ARGS="--svg PATH")
+	@$(PY) -m examples.digits.demo $(DEMO_ARGS)
+
+demo-slots: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced, as a live table
+	@$(PY) examples/pservers_demo.py $(DEMO_ARGS)
 
 test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)

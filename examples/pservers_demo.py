@@ -1,5 +1,5 @@
 """The pserver slots at work: four pservers hold the four slots, a fifth waits. One is killed, one is stopped, and their
-slots are taken again. A real etcd, real processes, real signals; `make demo` runs it.
+slots are taken again. A real etcd, real processes, real signals; `make demo-slots` runs it.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def write_svg(path: Path, demo: Demo, summary: list[tuple[str, float, str]]) -> 
     for change in demo.log:
         console.print(f"{change.seconds:6.2f} s  {change.text}", highlight=False)
     console.print(summary_table(summary))
-    picture = console.export_svg(title="make demo", unique_id="demo")
+    picture = console.export_svg(title="make demo-slots", unique_id="demo")
     # The fonts would be fetched from a foreign host by everybody who looks at the picture.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
     path.write_text("\n".join(line.rstrip() for line in picture.splitlines()) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo of `make demo` does what it shows, and leaves nothing behind."""
+"""The demo of `make demo-slots` does what it shows, and leaves nothing behind."""
 
 from __future__ import annotations
 
