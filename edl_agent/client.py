@@ -69,7 +69,7 @@ class EtcdClient:
 
     Raises:
         ConfigurationError: (a ``ValueError``) names the bad part.
-        ForkedClient: in a forked child whose parent had a client in use, with a grpcio (< 1.83) that would crash.
+        ForkedClient: in a forked child whose parent had a client in use: gRPC could crash there.
 
     Example::
 
@@ -575,7 +575,9 @@ class EtcdClient:
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
-            raise errors.ForkedClient("this client was made before fork(); make a new one in the child")
+            raise errors.ForkedClient(
+                "this client was made before fork(); start workers that need etcd by 'spawn' or 'forkserver'"
+            )
         if self._closing:
             raise errors.ClientClosed("the client was shut down")
 

@@ -50,7 +50,11 @@ class ClientClosed(EdlAgentError):
 
 
 class ForkedClient(EdlAgentError):
-    """The client was made in a parent process: a forked child must make its own."""
+    """The client was made in a parent process.
+
+    Nor can a forked child make its own once the parent's was in use: gRPC does not survive that for sure. Start workers
+    that need etcd by ``spawn`` or ``forkserver``.
+    """
 
 
 class DeadlineExceeded(EdlAgentError, TimeoutError):

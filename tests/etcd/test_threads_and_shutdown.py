@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -61,9 +60,11 @@ def room(etcd: SharedEtcd, prefix: str, etcd_proxy: EtcdProxy, proxy: TcpProxy) 
 def test_forked_workers_cannot_use_and_cannot_hurt_the_parents_client(
     etcd: SharedEtcd, prefix: str, table: SlotTable, rounds: int
 ) -> None:
-    """The data-loader pattern; 400 rounds are a minute of forking."""
+    """The data-loader pattern; 400 rounds are a minute of forking. A client of the child's own is refused as well: gRPC
+    crashed one such child in 1,600 with the newest version, and the parent with older ones.
+    """
     with spawn_bound_to_parent(
-        [sys.executable, "-m", "tests.etcd.forking_trainer", etcd.client_url, prefix, "7000", str(rounds), "1"],
+        [sys.executable, "-m", "tests.etcd.forking_trainer", etcd.client_url, prefix, "7000", str(rounds)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,10 +77,6 @@ def test_forked_workers_cannot_use_and_cannot_hurt_the_parents_client(
     assert told["slowest"] < 10, "no hang"
     assert len(told["seen"]) == 4 * rounds
     for seen in told["seen"]:
-        # A client of the child's own works where gRPC survives a fork, and is refused where it would crash.
-        survives = tuple(map(int, version("grpcio").split(".")[:2])) >= (1, 83)
-        own = seen.pop("own")
-        assert own == "b'own'" if survives else own.startswith("refused: gRPC"), own
         assert set(seen.values()) == {told["expected"]}, seen
     assert told["same"], "the parent has the same slot, lease and epoch"
     assert told["value"] == "parent"
