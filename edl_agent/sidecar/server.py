@@ -105,6 +105,7 @@ def limits(hang: float = HANG) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.keepalive_time_ms", int(hang * 1000 / 3)),
         ("grpc.keepalive_timeout_ms", int(hang * 2000 / 3)),
+        ("grpc.http2.ping_timeout_ms", int(hang * 2000 / 3)),  # this one ends a connection whose peer is silent
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
