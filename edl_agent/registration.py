@@ -306,19 +306,18 @@ class Registration:
         key = family.key(slot.index)
         ranges = [(key, b"")] if family.desired is None else [(key, b""), (family.desired, b"")]
         pause = 0.1
+        compacted = False
         while True:
             try:
+                if compacted:
+                    revision, compacted = self._look_again(slot.role, mine), False
                 for events in self._watch(ranges, revision + 1):
                     for event in events:
                         self._seen(event, mine, key)
                     self._check(goal, lease_id)
                     pause = 0.1
             except errors.WatchCompacted:
-                board = self._claims[slot.role].look()
-                revision = board.revision
-                self._slot_seen(next((one for one in board.slots if one.index == slot.index), None), mine)
-                if board.desired is not None:
-                    self._lose(judge_desired(board.desired, mine)[1])
+                compacted = True
             except errors.ClientClosed:
                 raise
             except errors.EdlAgentError as error:
@@ -327,6 +326,14 @@ class Registration:
                 self._work.wait(pause)
                 pause = min(_LONGEST_BACKOFF, pause * 2)
             self._check(goal, lease_id)
+
+    def _look_again(self, role: Role, mine: Holding) -> int:
+        """What became of the slot and the count while the watch could not tell; returns the revision of the look."""
+        board = self._claims[role].look()
+        self._slot_seen(next((one for one in board.slots if one.index == mine.index), None), mine)
+        if board.desired is not None:
+            self._lose(judge_desired(board.desired, mine)[1])
+        return board.revision
 
     def _seen(self, event: WatchEvent, mine: Holding, key: bytes) -> None:
         deleted = event.type is EventType.DELETE
