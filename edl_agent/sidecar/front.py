@@ -31,6 +31,10 @@ _LINGER = 5.0
 """Seconds for a peer to take what was left when the other one had gone."""
 
 _CHUNK = 65536
+
+_AT_ONCE = 64
+"""Connections accepted before the others get their turn again."""
+
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -103,7 +107,9 @@ class Front:
                     if number == self._stop_read:
                         return
                     if number == listening:
-                        self._accept()
+                        for _ in range(_AT_ONCE):
+                            if not self._accept():
+                                break
                     elif (end := self._ends.get(number)) is not None:
                         try:
                             self._serve(end, events)
@@ -119,30 +125,32 @@ class Front:
             os.close(self._stop_read)
             os.close(self._stop_write)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Let one in, or not. Returns whether there was one."""
         try:
             connection, _ = self._listener.socket.accept()
         except OSError as error:
             if not isinstance(error, BlockingIOError | ConnectionError):
                 _log.warning("A connection could not be accepted: %s", error)
                 time.sleep(0.05)  # no descriptors left: the queue stays readable, and must not be spun on
-            return
+            return False
         try:
             connection.setblocking(False)
             if not self._listener.welcomes(connection):
                 _log.warning("A connection of another user was refused; see --peer-uid")
                 connection.close()
-                return
+                return True
         except OSError:
             connection.close()
-            return
+            return True
         if self._connections >= MOST_CONNECTIONS and not self._make_room():
             connection.close()
-            return
+            return True
         end = _End(connection, since=time.monotonic(), outer=True, silent=True)
         self._ends[connection.fileno()] = self._silent[connection.fileno()] = end
         self._connections += 1
         self._poll.register(connection.fileno(), _READ)
+        return True
 
     def _make_room(self) -> bool:
         oldest = next(iter(self._silent.values()), None)

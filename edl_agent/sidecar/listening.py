@@ -15,6 +15,10 @@ _CREDENTIALS = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid."""
 
 
+BACKLOG = 1024
+"""Connections that wait to be accepted; the system's own limit may be lower. A Unix socket refuses further ones."""
+
+
 class UnixListener:
     """A listening Unix socket, its folder, and who may connect.
 
@@ -50,7 +54,7 @@ class UnixListener:
             # Nobody can connect before listen(), so the mode is in force for the first peer.
             os.chmod(self._name, 0o666 if self.shared else 0o600, dir_fd=self.folder)
             self._identity = self._stat()
-            self.socket.listen(128)
+            self.socket.listen(BACKLOG)
             self.socket.setblocking(False)
         except BaseException:
             self.socket.close()
@@ -121,7 +125,7 @@ class TcpListener:
             # Lets a restart have its port while old connections fade; on Linux it lets nobody share a listening port.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.socket.bind(address)
-            self.socket.listen(128)
+            self.socket.listen(BACKLOG)
             self.socket.setblocking(False)
         except OSError as error:
             self.socket.close()

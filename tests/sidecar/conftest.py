@@ -23,7 +23,9 @@ class LocalSidecar:
 
     def __init__(self, url: str, folder: Path, prefix: str, **options: Any) -> None:
         def make_client(num_pservers: int | None, host: str | None) -> EtcdClient:
-            return EtcdClient(url, num_pservers or 1, prefix=prefix, host=host or "127.0.0.1", ttl=4.0)
+            return EtcdClient(
+                url, num_pservers or 1, prefix=prefix, host=host or "127.0.0.1", ttl=4.0, dial_timeout=4.0
+            )
 
         self.folder = folder
         self.path = folder / "agent.sock"
