@@ -33,12 +33,11 @@ def draw(job: Job, undisturbed: float, accuracy: float) -> str:
     """The text of an SVG file; it loads nothing from elsewhere."""
     begin = job.looks[0].seconds
     length = job.looks[-1].seconds
+    trainers = [(look.seconds, float(look.trainers)) for look in job.looks]
     rates = [(look.seconds, rate(job, at)) for at, look in enumerate(job.looks)]
     losses = [(one.seconds, one.loss) for one in job.measures if begin <= one.seconds <= length]
     panels = [
-        Panel(
-            "trainers", "#1565c0", [(look.seconds, look.trainers) for look in job.looks], [0, 1, 2, 3, 4], steps=True
-        ),
+        Panel("trainers", "#1565c0", trainers, [0, 1, 2, 3, 4], steps=True),
         Panel("images / s", "#6a1b9a", rates, [0, *_half_and_whole(max(value for _, value in rates))]),
         Panel("held-out loss", "#00695c", losses, [0.1, 0.3, 1, 3], logarithmic=True),
     ]

@@ -110,9 +110,7 @@ class Disturbed:
         demand(trainer.wait(10.0) == 0, f"{name} ended with {trainer.popen.returncode}: {trainer.lines[-5:]}")
         took = time.monotonic() - began
         self.left_after.append(took)
-        self.job.say(
-            f"{name} was asked to go (SIGTERM): gone after {took:.2f} s, its task given back", "SIGTERM trainer"
-        )
+        self.job.say(f"SIGTERM to {name}: gone after {took:.2f} s, its task given back", "SIGTERM trainer")
         demand(took < LEAVES_IN, f"{name} took {took:.1f} s to leave")
 
     def kill_trainer(self, name: str) -> None:
@@ -173,14 +171,8 @@ def run(server: EtcdServer, folder: Path, options: argparse.Namespace) -> None:
     for what, value in (
         ("held-out digits recognised, undisturbed", f"{quiet:.1%}"),
         ("held-out digits recognised, disturbed", f"{accuracy:.1%}"),
-        (
-            "images seen, by the records",
-            f"{job.samples} = {job.passes} passes x {job.samples // job.passes}, none left",
-        ),
-        (
-            "pserver killed -> its index restored",
-            f"{story.back_after:.1f} s (lease {TTL:g} s), step {story.restored_step}",
-        ),
+        ("images seen, by the records", f"{job.samples} in {job.passes} passes: all"),
+        ("pserver killed -> its index restored", f"{story.back_after:.1f} s, the lease being {TTL:g} s"),
         ("SIGTERM -> trainer gone", ", ".join(f"{seconds:.2f} s" for seconds in story.left_after)),
         ("the whole demo", f"{time.monotonic() - began:.0f} s"),
     ):

@@ -163,6 +163,7 @@ class Job:
             self.look()
             self.show()
             time.sleep(LOOK_EVERY)
+        self.look()
 
     def look(self) -> None:
         samples = sum(one.finished for one in self._passes()) * TASK

@@ -53,7 +53,10 @@ def encode(parameters: Parameters) -> bytes:
 def decode(body: bytes) -> Parameters:
     """The opposite of `encode`. Raises ValueError for anything that is not exactly that."""
     line, end, _ = body[:_LONGEST_LINE].partition(b"\n")
-    shapes = json.loads(line) if end else None
+    try:
+        shapes = json.loads(line) if end else None
+    except RecursionError as error:
+        raise ValueError("too deep") from error
     if not isinstance(shapes, dict):
         raise ValueError("no line with names and shapes")
     parameters: Parameters = {}
