@@ -131,17 +131,16 @@ class Claims:
         claim, empty = Claim(0, desired), Board(0, desired, ())
         contended = False
         with contextlib.suppress(errors.UnknownOutcome):
-            outcome = self._put_or_queue(claim, 0, lease_id, me.address, 0, empty=True)
-            if isinstance(outcome, Queue) and me.limited and me.num_pservers is not None and outcome.desired is None:
-                self._create_desired(me.num_pservers)
-                outcome = self._put_or_queue(claim, 0, lease_id, me.address, 1, empty=True)
+            # Who is told the count expects to read it, and the refusal of the first of all creates it.
+            create = desired if me.limited and me.num_pservers is not None else None
+            outcome = self._put_or_queue(claim, 0, lease_id, me.address, 0, empty=True, create=create)
             if isinstance(outcome, Held):
                 return outcome, me, False
             # Alone, the lowest free index is to be found. And a slot without a claim key, put by somebody else's
             # program, may carry our address.
             contended = outcome.waiting > 1 and outcome.held == outcome.claims
             if contended:
-                won = self._follow_queue(claim, empty, outcome, lease_id, me.address, 2)
+                won = self._follow_queue(claim, empty, outcome, lease_id, me.address, 1)
                 if won is not None:
                     return won, me, False
         return self.look(), replace(me, contended=contended), True
@@ -188,9 +187,20 @@ class Claims:
         return None
 
     def _put_or_queue(
-        self, claim: Claim, claim_revision: int, lease_id: int, address: bytes, place: int, *, empty: bool = False
+        self,
+        claim: Claim,
+        claim_revision: int,
+        lease_id: int,
+        address: bytes,
+        place: int,
+        *,
+        empty: bool = False,
+        create: bytes | None = None,
     ) -> Held | Queue:
-        """Claim (``empty``: if no slot is held at all); a loser goes to the end of the queue."""
+        """Claim (``empty``: if no slot is held at all); a loser goes to the end of the queue.
+
+        ``create``: the count that a loser puts where there is none.
+        """
         family = self._family
         places = family.places(address)
         failure = [kv.range_op(family.claims + address), kv.put_op(places + b"%d" % place, b"", lease_id)]
@@ -198,6 +208,8 @@ class Claims:
             failure.append(kv.delete_op(places, places + b"%d" % place))
         failure += [kv.count_op(prefix, prefix_end(prefix)) for prefix in (family.prefix, family.claims, family.queue)]
         if family.desired is not None:
+            if create is not None:
+                failure.append(kv.create_op(family.desired, create))
             failure.append(kv.range_op(family.desired))
         # Last: etcd compares in order and stops at the first that fails, so it reads the range only where slot 0 is
         # free.

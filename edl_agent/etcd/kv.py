@@ -139,6 +139,11 @@ def delete_op(key: bytes, end: bytes = b"") -> Any:
     return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(key=key, range_end=end))
 
 
+def create_op(key: bytes, value: bytes) -> Any:
+    """Operation: put the key if it is absent (a transaction within the transaction)."""
+    return wire.RequestOp(request_txn=wire.TxnRequest(compare=[absent(key)], success=[put_op(key, value)]))
+
+
 def range_op(key: bytes, end: bytes = b"", min_mod_revision: int = 0) -> Any:
     """Operation: read [key, end), or the one key; of these only what was put at ``min_mod_revision`` or later."""
     return wire.RequestOp(request_range=wire.RangeRequest(key=key, range_end=end, min_mod_revision=min_mod_revision))
