@@ -12,6 +12,9 @@ from edl_agent.session import Instant, SessionState, SessionView, passed
 
 _log = logging.getLogger(__name__)
 
+_NAP = 0.5
+"""Longest wait in seconds without a look: a signal that comes just before the main thread blocks wakes nobody."""
+
 Change = Callable[[SessionView, Instant], SessionView]
 
 
@@ -139,8 +142,14 @@ class Session:
 
         Returns whether it became true in time.
         """
+        end = None if seconds is None else self._clock.monotonic() + seconds
         with self._condition:
-            return self._condition.wait_for(done, seconds)
+            while not done():
+                left = _NAP if end is None else min(_NAP, end - self._clock.monotonic())
+                if left <= 0:
+                    return False
+                self._condition.wait(left)
+            return True
 
     def nudge(self) -> None:
         """Let those who wait look again."""

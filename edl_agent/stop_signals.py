@@ -32,10 +32,12 @@ class StopSignals:
         self._shutdown = shutdown
         self._started = False
         self._done = False
+        self._handed_on = threading.Event()
         self._previous: dict[int, _ChainedHandler] = {number: signal.signal(number, self._handle) for number in signals}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._done:
+            self._handed_on.set()
             previous = self._previous[number]
             signal.signal(number, previous if previous is not None else signal.SIG_DFL)
             if callable(previous):
@@ -53,4 +55,7 @@ class StopSignals:
             _log.exception("Shutdown on signal %d failed", number)
         finally:
             self._done = True
-            os.kill(os.getpid(), number)
+            # A signal that comes just before the main thread blocks interrupts nothing: again, until it was heard.
+            while not self._handed_on.is_set():
+                os.kill(os.getpid(), number)
+                self._handed_on.wait(0.1)

@@ -452,8 +452,8 @@ def test_two_hundred_agents_at_the_same_moment(
         assert sorted(indexes) == list(range(agents)) == sorted(slots)
         assert table.broken_rules(agents) == []
         assert seconds < 15
-        # No thundering retry: fewer than three calls a claim. (Leases are left to the benchmark: on a busy machine a slow
-        # grant is rightly asked for elsewhere.)
+        # No thundering retry: fewer than three calls a claim. (Leases are left to the benchmark: on a busy machine a
+        # slow grant is rightly asked for elsewhere.)
         assert counts["Range"] + counts["Txn"] < 3 * agents, counts
     finally:
         for child in children:
