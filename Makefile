@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: help setup demo demo-slots test check bench faults soak test-oldest protos format lock clean etcd36
+.PHONY: help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ demo: $(VENV)/.ready ## train on handwritten digits while pservers and trainers 
 
 demo-slots: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced, as a live table
 	@$(PY) examples/pservers_demo.py $(DEMO_ARGS)
+
+demo-paddle: $(VENV)/.ready ## an asynchronous PaddlePaddle job that outlives a pserver (fetches 600 MB into the user's cache folder, once)
+	@$(PY) -m examples.paddle.demo
 
 test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
@@ -49,6 +52,9 @@ bench: $(VENV)/.ready ## the speed, as ratios to a baseline in the same run (BEN
 
 faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a row without a test or a reason
 	@$(PY) -m tests.fault_list
+
+test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePaddle (fetches 600 MB into the user's cache folder, once)
+	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)
 
 soak: $(VENV)/.ready etcd36 ## the long tests, minutes to hours
 	@$(PY) -m pytest -m soak --timeout=0 $(PYTEST_ARGS)

@@ -5,9 +5,11 @@ lock.txt   what runs this script
 dev.txt    the project's dependencies and all that ``make`` needs, newest versions
 oldest.txt the lowest allowed version of each of the project's dependencies, and what runs the tests
 interop.txt etcd3 0.12 and the old protobuf that it needs, for tests/interop
+paddle.txt PaddlePaddle for examples/paddle and the protobuf that it needs, for Linux on x86-64
 ========== ===========================================================================================
 
-Each has hashes for every platform and no name of an index host: whoever installs chooses the index.
+Each has hashes (for every platform where not said otherwise) and no name of an index host: whoever installs chooses
+the index.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ PROJECT = "pyproject.toml"
 COMMAND = "make lock"
 
 
-def compile_lock(output: str, *arguments: str, upgrade: bool) -> None:
-    """Resolve ``arguments`` into the file ``output`` of this folder.
+def compile_lock(output: str, *arguments: str, upgrade: bool, platform: str = "") -> None:
+    """Resolve ``arguments`` into the file ``output`` of this folder, for one platform or for all.
 
     Raises:
         subprocess.CalledProcessError: there is no solution, or the index was not reached.
     """
-    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--universal"]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes"]
+    command += ["--python-platform", platform] if platform else ["--universal"]
     command += ["--python-version", "3.11", "--custom-compile-command", COMMAND, "--output-file", f"{FOLDER}/{output}"]
     subprocess.run([*command, *(["--upgrade"] if upgrade else []), *arguments], cwd=ROOT, check=True)
 
@@ -51,6 +54,8 @@ def main() -> int:
     compile_lock("lock.txt", f"{FOLDER}/lock.in", upgrade=upgrade)
     compile_lock("dev.txt", PROJECT, "--group", "dev", upgrade=upgrade)
     compile_lock("interop.txt", "--group", "interop", upgrade=upgrade)
+    # On Windows PaddlePaddle forbids the protobuf that it needs.
+    compile_lock("paddle.txt", "--group", "paddle", upgrade=upgrade, platform="x86_64-manylinux_2_28")
     with tempfile.TemporaryDirectory() as scratch:
         constraints = lowest_direct(Path(scratch))
         test_group = ["--group", "test", "--constraints", str(constraints)]
