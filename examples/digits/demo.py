@@ -23,12 +23,18 @@ from edl_agent.testing import EtcdNotFoundError, EtcdServer, EtcdServerError
 from . import chart
 from .scene import TTL, Failed, Job, Process
 from .screen import make_screen
-from .trainer import TASK
+from .trainer import BATCH, TASK
 
 GOOD = 0.93
 CLOSE = 0.01
 LEAVES_IN = 2.0
 """Seconds from SIGTERM to the end of a trainer."""
+
+STARTS = 10
+"""The work is made to last as many times as long as a trainer takes to start: so the story fits in on any machine."""
+
+ON_AVERAGE = 2.7
+"""Trainers at work."""
 
 
 def demand(holds: object, what: str) -> None:
@@ -105,6 +111,7 @@ class Disturbed:
 
     def send_away(self, name: str) -> None:
         trainer = self.job.processes[name]
+        demand(not self.job.reached(1.0), f"the work was done before {name} was asked to go: --think must be more")
         began = time.monotonic()
         trainer.popen.terminate()
         demand(trainer.wait(10.0) == 0, f"{name} ended with {trainer.popen.returncode}: {trainer.lines[-5:]}")
@@ -158,7 +165,9 @@ def run(server: EtcdServer, folder: Path, options: argparse.Namespace) -> None:
         with Job(server, folder, "undisturbed", **settings, think=0.0) as peace:
             screen.follow(peace)
             quiet = undisturbed(peace)
-        with Job(server, folder, "disturbed", **settings, think=options.think) as job:
+            started = next(look.seconds for look in peace.looks if look.trainers)
+        think = options.think or ON_AVERAGE * STARTS * started / (peace.samples / BATCH)
+        with Job(server, folder, "disturbed", **settings, think=think) as job:
             screen.follow(job)
             story = Disturbed(job)
             accuracy = story.run()
@@ -185,7 +194,9 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
     parser.add_argument("--passes", type=int, default=20, choices=range(8, 21), metavar="8..20")
     parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--think", type=float, default=0.03, metavar="SECONDS", help="for each batch, when disturbed")
+    parser.add_argument(
+        "--think", type=float, metavar="SECONDS", help="for each batch, when disturbed; default by the machine"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

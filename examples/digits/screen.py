@@ -87,7 +87,8 @@ class LiveScreen(Screen):
         from rich.text import Text
 
         samples = job.looks[-1].samples if job.looks else 0
-        numbers = Table.grid(padding=(0, 3))
+        numbers, bar = Table.grid(padding=(0, 3)), Table.grid()
+        bar.add_row(ProgressBar(job.samples, samples, 80))
         if job.looks and job.measures:
             look, measure = job.looks[-1], job.measures[-1]
             numbers.add_row(
@@ -98,7 +99,7 @@ class LiveScreen(Screen):
                 f"held out [green]{measure.accuracy:.1%}[/]",
             )
         log = Text("\n".join(f"{mark.seconds:6.2f} s  {mark.text}" for mark in job.marks))
-        return Group(Text(f"\n{job.name}", "bold"), ProgressBar(job.samples, samples, 80), numbers, log)
+        return Group(Text(f"\n{job.name}", "bold"), bar, numbers, log)
 
     def close(self) -> None:
         super().close()

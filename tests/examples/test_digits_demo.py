@@ -36,7 +36,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(180)
 def test_demo(tmp_path: Path) -> None:
     picture = tmp_path / "digits.svg"
-    done = run("-m", "examples.digits.demo", "--passes", "14", "--think", "0.02", "--svg", str(picture))
+    done = run("-m", "examples.digits.demo", "--passes", "14", "--svg", str(picture))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     for pattern in (
         r"SIGKILL to trainer-2, with a task in hand",
