@@ -3,6 +3,7 @@
 * ``grpc``, ``import``: import that and nothing else;
 * ``registered URL PREFIX PORT``: an idle agent that holds a slot;
 * ``keepalive URL``: the least that keeps a lease: one stream, one message each third of the TTL;
+* ``sidecar URL SOCKET``: a sidecar;  ``empty-service SOCKET``: a gRPC service of its methods that do nothing;
 * ``starter URL PREFIX INDEX COUNT``: one of many that are released together, first raw, then through the product.
 """
 
@@ -96,12 +97,51 @@ def starter(url: str, prefix: str, index: str, count: str) -> None:
         sys.stdin.read()
 
 
+def sidecar(url: str, socket: str) -> None:
+    from edl_agent import EtcdClient
+    from edl_agent.sidecar.server import Sidecar, SidecarOptions
+
+    def make_client(num_pservers: int | None, host: str | None) -> EtcdClient:
+        return EtcdClient(url, num_pservers or 1, prefix="/bench", host=host or "127.0.0.1")
+
+    with Sidecar(make_client, SidecarOptions(socket)):
+        print("ready")
+        sys.stdin.read()
+
+
+def empty_service(socket: str) -> None:
+    """The least that a gRPC service in Python does: the same messages, and handlers with nothing in them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+
+    from edl_agent.sidecar import wire
+
+    handlers = {}
+    for method in wire.service(wire.AGENT).methods:
+        kind = wire.class_of(method.output_type)
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+            lambda request, context, kind=kind: kind(),
+            wire.class_of(method.input_type).FromString,
+            kind.SerializeToString,
+        )
+    server = grpc.server(ThreadPoolExecutor(64))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.AGENT, handlers),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    print("ready")
+    sys.stdin.read()
+    server.stop(0).wait()
+
+
 MODES: dict[str, Callable[..., None]] = {
     "grpc": import_grpc,
     "import": import_edl_agent,
     "registered": registered,
     "keepalive": keepalive,
     "starter": starter,
+    "sidecar": sidecar,
+    "empty-service": empty_service,
 }
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ def session(program: Program | None, name: str, wall: float) -> Any:
     if program.registered:
         answer.role = ROLES[program.role or "session_only"]
     if view.slot is not None:
+        answer.role = ROLES[view.slot.role]
         answer.index, answer.epoch, answer.address = view.slot.index, view.slot.epoch, view.slot.address
     if view.lease is not None:
         answer.lease = f"{view.lease.lease_id:x}"

@@ -38,7 +38,7 @@ def session_file(program: Program | None, drain: Drain, clock: Clock, closed: bo
     return {
         "v": VERSION,
         "state": state.value,
-        "role": program.role if program is not None else None,
+        "role": slot.role if slot else program.role if program is not None else None,
         "index": slot.index if slot else None,
         "epoch": slot.epoch if slot else None,
         "address": slot.address if slot else None,

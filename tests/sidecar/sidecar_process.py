@@ -42,8 +42,10 @@ class Caller:
         kind = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
         return kind(f"/{service}/{name}")
 
-    def call(self, name: str, service: str = wire.AGENT, timeout: float | None = 10.0, **fields: Any) -> Any:
-        """One call with these fields."""
+    def call(self, name: str, timeout: float | None = 10.0, **fields: Any) -> Any:
+        """One call with these fields; of the health service by ``grpc.health.v1.Health/Check``."""
+        service, _, name = name.rpartition("/")
+        service = service or wire.AGENT
         method = wire.service(service).methods_by_name[name]
         kind: Any = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
         made = kind(
@@ -235,13 +237,15 @@ def program_process(target: str, wrapper: Sequence[str] = ()) -> Iterator[tuple[
     argv = [*wrapper, sys.executable, "-c", PROGRAM.format(root=str(ROOT)), target]
     process = spawn_bound_to_parent(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
+        assert process.stdout is not None
         yield process, process.stdout.readline().split()
     finally:
         process.send_signal(signal.SIGCONT)
         process.kill()
         process.wait()
-        process.stdin.close()
-        process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def wait_for(answers: Any, wanted: Callable[[Any], bool], timeout: float = 10.0) -> Any:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -20,7 +21,7 @@ from edl_agent.sidecar import wire
 from edl_agent.sidecar.calls import WAITING
 from edl_agent.sidecar.front import MOST_CONNECTIONS, PREFACE
 from tests.bench.waiting import eventually
-from tests.sidecar.sidecar_process import METHODS, Caller, Program, SidecarProcess, refused
+from tests.sidecar.sidecar_process import METHODS, Caller, Program, Refused, SidecarProcess, refused
 
 MIB = 2**20
 MOST_GROWTH = 50 * MIB
@@ -222,11 +223,11 @@ def test_more_calls_than_workers(sidecar_process: SidecarProcess, guarded: Guard
             stream.cancel()
 
 
-def refused_stream(stream: grpc.Call) -> str:
+def refused_stream(stream: Any) -> str:
     try:
         next(stream)
     except grpc.RpcError as error:
-        return error.code().name
+        return Refused(error).code
     return ""
 
 
