@@ -229,10 +229,11 @@ class Program:
         client = self._make_client(num_pservers, host if role == "pserver" and host else None)
         client.session.listen(self._news.tell)
         with self._lock:
-            if self.ended.is_set():
-                raise Refusal("NOT_ATTACHED", "the program's stream has ended")
-            self._client = client
-        return client
+            if not self.ended.is_set():
+                self._client = client
+                return client
+        client.shutdown()
+        raise Refusal("NOT_ATTACHED", "the program's stream has ended")
 
 
 class Life:

@@ -17,7 +17,7 @@ LEAST_ROWS = {
     "registrations": 7,
     "processes": 1,
     "failover": 3,
-    "sidecar": 3,
+    "sidecar": 4,
 }
 
 

@@ -97,6 +97,7 @@ def test_the_kernel_names_the_peer_and_only_the_named_ones_come_in(local_sidecar
     assert mode(sidecar.folder / "session.json") == 0o644
 
 
+@pytest.mark.fault("A48")
 def test_a_stale_socket_is_replaced(etcd: SharedEtcd, folder: Path, prefix: str) -> None:
     with SidecarProcess(etcd.client_url, folder, prefix) as first:
         inode = first.path.stat().st_ino
@@ -109,6 +110,7 @@ def test_a_stale_socket_is_replaced(etcd: SharedEtcd, folder: Path, prefix: str)
         assert sorted(os.listdir(folder)) == [".inner", "agent.sock", "pservers.json", "session.json"]
 
 
+@pytest.mark.fault("A48")
 def test_a_second_sidecar_leaves_the_first_alone(sidecar: LocalSidecar, etcd: SharedEtcd, prefix: str) -> None:
     with SidecarProcess(etcd.client_url, sidecar.folder, prefix) as second:
         assert second.wait() == 2
@@ -117,6 +119,7 @@ def test_a_second_sidecar_leaves_the_first_alone(sidecar: LocalSidecar, etcd: Sh
         assert program.register().index == 0
 
 
+@pytest.mark.fault("A48")
 def test_somebody_elses_listening_socket_stays(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(tmp_path / "agent.sock"))
