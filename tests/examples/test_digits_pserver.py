@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from edl_agent import EtcdClient, Pserver
 from edl_agent.checkpoints import CheckpointStore
-from examples.digits import network, wire
+from examples.digits import network, pserver, wire
 from examples.digits.wire import Refused
 from tests.bench.waiting import eventually
 from tests.examples.digits_processes import TTL, Digits, digits, linked, seconds_to_end
@@ -84,9 +85,9 @@ def test_nonsense_changes_nothing(digits: Digits) -> None:
 
 
 def test_asked_to_go_it_saves_and_frees_its_slot_at_once(digits: Digits) -> None:
-    pserver = digits.pserver()
-    now = trained(digits.serving(pserver), 3)
-    assert seconds_to_end(pserver) < 2.0
+    process = digits.pserver()
+    now = trained(digits.serving(process), 3)
+    assert seconds_to_end(process) < 2.0
     assert digits.slot() is None
     found = CheckpointStore(None, digits.folder, 0, shards=1).restore()
     assert found is not None
@@ -114,41 +115,61 @@ def test_killed_its_successor_restores_and_has_a_higher_epoch(digits: Digits) ->
 
 
 def test_a_pserver_that_was_paused_too_long_refuses_the_next_call(digits: Digits) -> None:
-    pserver = digits.pserver(every=0.1)
-    where = digits.serving(pserver)
+    process = digits.pserver(every=0.1)
+    where = digits.serving(process)
     trained(where, 2)
     eventually(lambda: json.loads(digits.client.get_key("/checkpoints/0") or b"{}").get("step") == 2, 10.0)
-    pserver.popen.send_signal(signal.SIGSTOP)
+    process.popen.send_signal(signal.SIGSTOP)
     eventually(lambda: digits.slot() is None, TTL + 10.0, "end of the paused one's lease")
     with linked(where) as call:
         # The call waits at the socket before the process goes on: it is among the first things that it sees.
-        waker = threading.Timer(0.3, pserver.popen.send_signal, [signal.SIGCONT])
+        waker = threading.Timer(0.3, process.popen.send_signal, [signal.SIGCONT])
         waker.start()
         with pytest.raises(Refused):
             call("POST", "/gradients", wire.encode(STEP))
         waker.join()
     # It comes back by itself, with what it had saved.
-    digits.said(pserver, "stops serving|restored step 2$")
+    digits.said(process, "stops serving|restored step 2$")
     after = digits.held()
     assert after.epoch > where.epoch
-    digits.said(pserver, f"^pserver 0 epoch {after.epoch}: restored step 2$")
+    digits.said(process, f"^pserver 0 epoch {after.epoch}: restored step 2$")
+
+
+def test_refuses_from_the_loss_on_even_before_its_loop_has_seen_it(digits: Digits) -> None:
+    with EtcdClient(digits.url, 1, prefix=digits.prefix, host="127.0.0.1", ttl=TTL, reclaim="never") as client:
+        index, epoch = client.register(7164, timeout=20.0), client.session.epoch
+        assert epoch is not None
+        here = pserver.Pserver(client, argparse.Namespace())
+        here._shard = pserver.Shard(index, epoch, CheckpointStore(client, digits.folder, index), 0.1)
+        calls = [
+            wire.Call("POST /parameters", str(index), str(epoch), wire.encode(FIRST)),
+            wire.Call("POST /gradients", str(index), str(epoch), wire.encode(STEP)),
+            wire.Call("GET /parameters", str(index), str(epoch), b""),
+        ]
+        for call in calls:
+            here.answer(call)
+        digits.client.delete_key("/ps/0")
+        eventually(lambda: client.session.epoch is None, 10.0, "the loss is known")
+        for call in calls:
+            with pytest.raises(Refused, match="is not here"):
+                here.answer(call)
 
 
 def test_a_slot_key_deleted_by_hand_ends_the_serving(digits: Digits) -> None:
-    pserver = digits.pserver(every=0.1)
-    where = digits.serving(pserver)
+    process = digits.pserver(every=0.1)
+    where = digits.serving(process)
     digits.client.delete_key("/ps/0")
-    digits.said(pserver, "^pserver stops serving|^Lost pserver 0")
+    digits.said(process, "^pserver stops serving|^Lost pserver 0")
     after = digits.held()
     assert after.epoch > where.epoch
-    digits.said(pserver, f"^pserver 0 epoch {after.epoch}: empty$")
+    digits.said(process, f"^pserver 0 epoch {after.epoch}: empty$")
 
 
 def test_a_newer_process_with_its_address_ends_it(digits: Digits) -> None:
-    pserver = digits.pserver()
-    where = digits.serving(pserver)
+    process = digits.pserver()
+    where = digits.serving(process)
     host, _, port = where.address.rpartition(":")
     with EtcdClient(digits.url, prefix=digits.prefix, host=host) as newer:
         newer.register(int(port), timeout=20.0)
-        assert pserver.wait(20.0) == 1, pserver.lines
-    assert pserver.said("^pserver ends: ")
+        assert process.wait(20.0) == 1, process.lines
+    assert process.said("^pserver ends: ")
