@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from edl_agent.client import ANY, EtcdClient
+from edl_agent.client import EtcdClient
 from edl_agent.errors import (
     AuthenticationFailed,
     CheckpointCorrupt,
@@ -37,6 +37,7 @@ from edl_agent.errors import (
 )
 from edl_agent.etcd.identity import TlsFiles
 from edl_agent.etcd.kv import KeyValue
+from edl_agent.key_access import ANY
 from edl_agent.live_session import Session
 from edl_agent.prefix_watch import PrefixWatch
 from edl_agent.session import SessionState, Slot

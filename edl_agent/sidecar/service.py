@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edl_agent import errors
-from edl_agent.client import ANY, EtcdClient
+from edl_agent import ANY, EtcdClient, errors
 from edl_agent.drain import Drain
 from edl_agent.keys import Role
 from edl_agent.membership import Members, Membership

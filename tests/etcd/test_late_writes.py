@@ -90,6 +90,16 @@ def puts_to(key: str) -> Callable[[bytes, dict[str, str | bytes]], bool]:
     return matches
 
 
+def would_create(key: str) -> Callable[[bytes, dict[str, str | bytes]], bool]:
+    """Claims whose refusal creates this key, by a transaction within the transaction."""
+
+    def matches(data: bytes, _: dict[str, str | bytes]) -> bool:
+        refusals = [value for number, value in pb.fields(data) if number == 3 and isinstance(value, bytes)]
+        return any(pb.field(operation, 4, 2, 2, 1) == key.encode() for operation in refusals)
+
+    return matches
+
+
 def delivered(hold: Hold) -> Delivery:
     hold.release()
     return hold.wait_delivered()
@@ -147,7 +157,7 @@ def test_a_grant_that_had_been_applied_before_counts_from_then(scene: Scene) -> 
 
 @pytest.mark.parametrize("seen", ["by a claimant", "on its own"])
 def test_a_late_creation_of_the_count_is_refused(scene: Scene, seen: str) -> None:
-    held = scene.proxy.hold("Txn", when=puts_to("/ps_desired"))
+    held = scene.proxy.hold("Txn", when=would_create("/ps_desired"))
     old = scene.old(num_pservers=5)
     outcome = in_thread(lambda: old.register(timeout=20))
     held.wait_held()

@@ -27,8 +27,8 @@ def group(name: str) -> list[Requirement]:
     return found
 
 
-def test_the_four_lock_files_are_there() -> None:
-    assert [lock.name for lock in LOCKS] == ["dev.txt", "interop.txt", "lock.txt", "oldest.txt"]
+def test_the_lock_files_are_there() -> None:
+    assert [lock.name for lock in LOCKS] == ["dev.txt", "interop.txt", "lock.txt", "oldest.txt", "paddle.txt"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
