@@ -8,7 +8,7 @@ from collections.abc import Callable
 from edl_agent.clock import Clock
 from edl_agent.errors import LeaseLost
 from edl_agent.hooks import HookRunner
-from edl_agent.session import Instant, SessionState, SessionView, passed
+from edl_agent.session import Instant, SessionState, SessionView, Slot, passed
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,11 @@ class Session:
     def state(self) -> SessionState:
         """See `SessionState`."""
         return self.view().state
+
+    @property
+    def slot(self) -> Slot | None:
+        """Index, epoch, address and lease in one look; ``None`` whenever no slot is known to be held."""
+        return self.view().slot
 
     @property
     def index(self) -> int | None:

@@ -108,12 +108,16 @@ class CheckpointStore:
         """What the last `restore` passed over, and why. Empty where it returned ``None``: there was nothing at all."""
         return self._skipped
 
-    def save(self, step: int, source: Writer | Buffer, *, timeout: float = 10.0) -> Checkpoint:
+    def save(
+        self, step: int, source: Writer | Buffer, *, epoch: int | None = None, timeout: float = 10.0
+    ) -> Checkpoint:
         """Write a checkpoint, safely on disk and verified, commit it, and then delete what is no longer needed.
 
         Args:
             step: the set's step id, the same for the checkpoints that all pservers make at this step.
             source: the bytes; or a function that writes them, in order, into the file it is given (it cannot seek).
+            epoch: the incarnation that the state belongs to (``session.epoch`` when it was restored or begun): refused
+                when the slot was lost and claimed again since. Needed where one process goes on across a loss.
             timeout: seconds for etcd; the file takes as long as it takes.
 
         Raises:
@@ -128,7 +132,7 @@ class CheckpointStore:
         if self._path is None:
             raise errors.ConfigurationError("there is no directory to save in")
         with self._lock:
-            holder, shards = self._holder(), self._shard_count(timeout)
+            holder, shards = self._holder(epoch), self._shard_count(timeout)
             with self._storage("save a checkpoint in"), self._made_folder() as folder:
                 entry = self._new_entry(folder, holder, shards, step, timeout)
                 written = folder.write(entry.file, source, "file")
@@ -149,6 +153,7 @@ class CheckpointStore:
         *,
         crc32: int | None = None,
         size: int | None = None,
+        epoch: int | None = None,
         timeout: float = 10.0,
     ) -> Checkpoint:
         """Make known a checkpoint that the program has saved by itself.
@@ -159,6 +164,7 @@ class CheckpointStore:
             step: as for `save`.
             crc32: for a file, compared.
             size: bytes; for a file, compared.
+            epoch: as for `save`.
             timeout: seconds for etcd.
 
         Raises:
@@ -168,7 +174,7 @@ class CheckpointStore:
         """
         step, text = _whole("step", step, 0, 2**63 - 1), os.fspath(place)
         with self._lock:
-            holder, shards = self._holder(), self._shard_count(timeout)
+            holder, shards = self._holder(epoch), self._shard_count(timeout)
             name = text if is_uri(text) else self._name_in_folder(text)
             try:
                 check_place(name)
@@ -264,8 +270,8 @@ class CheckpointStore:
             return False
         return True
 
-    def _holder(self) -> Holder:
-        """Who saves. Without a client: this object."""
+    def _holder(self, epoch: int | None = None) -> Holder:
+        """Who saves, which must be the incarnation ``epoch`` if one is given. Without a client: this object."""
         if self._client is None:
             return Holder(0, 0)
         self._client._check_usable()
@@ -276,6 +282,8 @@ class CheckpointStore:
             raise errors.LeaseLost(
                 f"the session holds {view.slot.role} slot {view.slot.index}, the store is for shard {self.index}"
             )
+        if epoch is not None and epoch != view.slot.epoch:
+            raise errors.LeaseLost(f"the state belongs to epoch {epoch}, the session holds {view.slot.epoch} now")
         return Holder(view.slot.epoch, view.lease.lease_id if view.lease is not None else 0)
 
     def _still(self, holder: Holder) -> None:

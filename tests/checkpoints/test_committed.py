@@ -418,3 +418,15 @@ def test_pservers_of_one_folder_at_once(tmp_path: Path, pserver: Pserver) -> Non
         with found.open() as file:
             assert file.read() == b"%d at 8" % index
     assert not [name for name in names(tmp_path) if name.endswith((".tmp", ".corrupt"))]
+
+
+def test_the_state_of_an_earlier_incarnation_is_not_saved_for_a_later_one(tmp_path: Path, pserver: Pserver) -> None:
+    client = pserver()
+    store, begun = CheckpointStore(client, tmp_path, 0), client.session.epoch
+    made = store.save(1, b"state", epoch=begun)
+    client.delete_key("/ps/0")
+    eventually(lambda: client.session.epoch not in (None, begun), 5.0, "claimed again")
+    with pytest.raises(LeaseLost, match=f"belongs to epoch {begun}"):
+        store.save(2, b"old state", epoch=begun)
+    assert store.restore() == made
+    assert store.save(2, b"new state", epoch=client.session.epoch).step == 2
