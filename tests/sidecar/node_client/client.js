@@ -47,11 +47,14 @@ async function main() {
 
   await call('Report', { attachment, step: 3, samples: 30 });
   const drain = client.WatchDrain({});
+  let asked = false;
   await new Promise((resolve) => {
     drain.on('error', () => {});
     drain.on('data', (news) => {
+      if (asked) return;
       say('drain', { state: news.drain.state, reason: news.drain.reason });
-      if (news.drain.state === 'DRAIN_STATE_REQUESTED') resolve();
+      asked = news.drain.state === 'DRAIN_STATE_REQUESTED';
+      if (asked) resolve();
     });
   });
   const answer = await call('AcknowledgeDrain', { attachment });
