@@ -5,10 +5,10 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edl_agent import errors
+from edl_agent.closing import Closing
 from edl_agent.drain_request import LONGEST, DrainRequest
 from edl_agent.hooks import HookRunner
 from edl_agent.live_range import LiveRange
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _Hook = TypeVar("_Hook", bound=Callable[["Drain"], object])
 
 
-class Drain:
+class Drain(Closing):
     """Watches ``/edl/drain/<name>`` and holds what this process was asked.
 
     Three ways to notice: the event `requested` (``drain.requested.wait(...)`` or ``.is_set()`` in a loop), a callback
@@ -161,14 +161,6 @@ class Drain:
         """End the watch. What was asked stays readable. Idempotent."""
         self._range.close()
         self._hooks.close(0.2)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- inside, with the lock held ---
 

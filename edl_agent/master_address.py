@@ -4,11 +4,11 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from edl_agent import errors
 from edl_agent.address import check_name
+from edl_agent.closing import Closing
 from edl_agent.hooks import HookRunner
 from edl_agent.leased_key import LeasedKey
 from edl_agent.live_range import LiveRange
@@ -26,7 +26,7 @@ _WRITE_TIMEOUT = 2.0
 _RETRY = 1.0
 
 
-class MasterAddress:
+class MasterAddress(Closing):
     """Keeps ``/master/addr`` under the session's lease, anew after each registration; see `put_master_address`."""
 
     def __init__(self, client: "EtcdClient", address: str) -> None:
@@ -53,14 +53,6 @@ class MasterAddress:
             self._condition.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(0.2)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _session_changed(self, before: SessionView, after: SessionView) -> None:
         if after.incarnation != before.incarnation or after.state != before.state:
@@ -114,7 +106,7 @@ def put_master_address(client: "EtcdClient", address: str, *, timeout: float = 5
     return kept
 
 
-class MasterWatch:
+class MasterWatch(Closing):
     """The master's address as it is now; see `watch_master_address`."""
 
     def __init__(self, client: "EtcdClient", callback: Callable[[str | None], object]) -> None:
@@ -141,14 +133,6 @@ class MasterWatch:
         """End the watch. Idempotent."""
         self._range.close()
         self._hooks.close(0.2)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _changed(self) -> None:
         known = self._range.pairs.get(self._key)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from edl_agent import errors
+from edl_agent.closing import Closing
 from edl_agent.hooks import HookRunner
 from edl_agent.keys import parse_desired
 from edl_agent.live_range import FRESH_EVERY, LiveRange
@@ -73,7 +73,7 @@ class Members:
 _Hook = TypeVar("_Hook", bound=Callable[[Members], object])
 
 
-class Membership:
+class Membership(Closing):
     """A live view of the job's pservers. Needs no session: a client that only looks on is fine.
 
     It reads once, watches from that revision on, survives reconnects and compaction, and reads again when the watch is
@@ -180,14 +180,6 @@ class Membership:
         """End the watch. Idempotent."""
         self._range.close()
         self._hooks.close(0.2)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- inside ---
 

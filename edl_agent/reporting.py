@@ -4,11 +4,11 @@ import logging
 import os
 import random
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from edl_agent import errors
 from edl_agent.address import check_name, default_name
+from edl_agent.closing import Closing
 from edl_agent.leased_key import LeasedKey
 from edl_agent.report import RateMeter, Report
 from edl_agent.session import SessionState, SessionView
@@ -32,7 +32,7 @@ _MOVED = 1.0
 """Seconds: two ages that point to moments further apart than this are of different checkpoints."""
 
 
-class Reporter:
+class Reporter(Closing):
     """Reports about this process below ``/edl/agents/<name>``, until closed.
 
     Never raises into the training loop, never waits for etcd in it: `update` only notes numbers. A thread writes them
@@ -166,14 +166,6 @@ class Reporter:
         # A write under way needs no waiting for: when it is late its lease is gone.
         if self._thread is not threading.current_thread():
             self._thread.join(0.2)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- the thread ---
 
