@@ -15,8 +15,9 @@ from edl_agent.cli.options import SECONDS, Common, shared_options
 from edl_agent.errors import ConfigurationError, EdlAgentError
 from edl_agent.keys import Role
 from edl_agent.launcher.asking import socket_path
+from edl_agent.launcher.options import Options
 from edl_agent.launcher.policy import Rules, describe
-from edl_agent.launcher.run import Launcher, Options
+from edl_agent.launcher.run import Launcher
 from edl_agent.reporting import check_report_name
 
 _log = logging.getLogger(__name__)
