@@ -1,10 +1,13 @@
 """`EtcdClient`: the agent's front door, thin over session, registration and the etcd room."""
 
+import atexit
 import contextlib
 import logging
 import os
 import signal
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +16,7 @@ from edl_agent.address import check_name, check_port, configured_host, default_n
 from edl_agent.claiming import Claims
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, make_settings
+from edl_agent.enrolment import Enrolment
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.identity import TlsFiles
 from edl_agent.etcd.kv import Kv
@@ -23,7 +27,7 @@ from edl_agent.key_access import KeyAccess
 from edl_agent.keys import Role
 from edl_agent.live_session import Session
 from edl_agent.registration import Goal, Registration
-from edl_agent.session import Slot, closed
+from edl_agent.session import closed
 from edl_agent.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -32,6 +36,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
+
+_living: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()
+
+_AT_EXIT = 1.0
+"""Seconds that the end of a process may be held up by a client that was not shut down."""
+
+_CLOSING = 1.0
+"""Seconds more than ``dial_timeout`` that what stands on the client may take to close."""
 
 _LAST_ANSWER = 0.3
 """Seconds that a shutdown waits for the answer to a claim under way before it revokes the lease."""
@@ -115,15 +127,25 @@ class EtcdClient(KeyAccess):
             self._session, self._leases, self._connection, self._clock, self._registration.log_waiting
         )
         self._lock = threading.Lock()
-        self._register_lock = threading.Lock()
-        self._goal: Goal | None = None
+        self._enrolment = Enrolment(
+            self._settings,
+            self._session,
+            self._registration,
+            self._connection,
+            self._clock,
+            self._start,
+            self._check_usable,
+        )
         self._started = False
         self._closing = False
+        self._refusing = False
+        self._closer: threading.Thread | None = None
         self._closed = threading.Event()
         self._closings: list[Callable[[], object]] = []
         self._signals: StopSignals | None = None
         self._drain_state: DrainState = "none"
         self._drain_listeners: list[Callable[[], object]] = []
+        _living.add(self)
 
     # --- session and slot ---
 
@@ -194,21 +216,7 @@ class EtcdClient(KeyAccess):
             `register`.
         """
         self._check_usable()
-        with self._register_lock:
-            self._pursue(Goal(None))
-            done = self._session.wait(
-                lambda: self._session.view().alive or self._closing or self._registration.error is not None, timeout
-            )
-            self._check_usable()
-            if self._session.view().alive:
-                return
-            error = self._registration.error
-            self._goal = None
-            if done and error is not None:
-                raise error
-            trouble = self._connection.choice.trouble
-            self._registration.pursue(None)
-            raise errors.DeadlineExceeded(f"no session within {timeout:g} s" + (f" ({trouble})" if trouble else ""))
+        self._enrolment.reach(Goal(None), timeout)
 
     def on_registered(self, callback: _Hook) -> _Hook:
         """Call ``callback(slot)`` after each claim; usable as a decorator. `Slot` has index, epoch and address."""
@@ -252,17 +260,7 @@ class EtcdClient(KeyAccess):
 
         Idempotent, from any thread, bounded: about ``dial_timeout`` when etcd is away. A no-op in a forked child.
         """
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            first, self._closing = not self._closing, True
-        if not first:
-            self._closed.wait(self._settings.dial_timeout + 2.0)
-            return
-        try:
-            self._stop()
-        finally:
-            self._closed.set()
+        self._shut_down(self._settings.dial_timeout)
 
     def install_signal_handlers(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
         """On these signals shut down, then let the signal do what it did before (by default: end the process).
@@ -271,6 +269,7 @@ class EtcdClient(KeyAccess):
             ValueError: not called on the main thread.
         """
         self._signals = StopSignals(self.shutdown, signals)
+        self._connection.before_closed = self._signals.wait_until_handed_on
 
     def __enter__(self) -> "EtcdClient":
         return self
@@ -282,7 +281,29 @@ class EtcdClient(KeyAccess):
         endpoints = ",".join(map(str, self._settings.endpoints))
         return f"<EtcdClient {endpoints} prefix={self._keys.prefix!r} {self._session!r}>"
 
+    def __del__(self) -> None:
+        if getattr(self, "_started", False) and not self._closing and os.getpid() == self._pid:
+            warnings.warn(f"{self!r} was dropped without shutdown()", ResourceWarning, stacklevel=2)
+            self._registration.stopping = True
+            parts = (self._registration, self._keeper, self._leases, self._connection, self._clock, True, 1.0)
+            with contextlib.suppress(RuntimeError):  # the interpreter ends
+                threading.Thread(target=_drop, args=parts, name="edl-dropped", daemon=True).start()
+
     # --- inside ---
+
+    def _shut_down(self, seconds: float) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if first:
+            try:
+                self._stop(seconds)
+            finally:
+                self._refusing = True
+                self._closed.set()
+        elif threading.current_thread() is not self._closer:
+            self._closed.wait(seconds + 2.0)
 
     def _set_drain_state(self, state: "DrainState") -> None:
         """What the reports say of a drain, and news of it to who reports."""
@@ -293,85 +314,58 @@ class EtcdClient(KeyAccess):
             listener()
 
     def _register(self, goal: Goal, timeout: float | None) -> int:
-        end = None if timeout is None else self._clock.monotonic() + timeout
-        with self._register_lock:
-            self._pursue(goal)
-            found: list[Slot] = []
+        slot = self._enrolment.reach(goal, timeout).slot
+        assert slot is not None
+        return slot.index
 
-            def settled() -> bool:
-                slot = self._session.view().slot
-                if slot is not None:
-                    found[:] = [slot]
-                return bool(found) or self._closing or self._registration.error is not None
-
-            done = self._session.wait(settled, None if end is None else max(0.0, end - self._clock.monotonic()))
-            if found:
-                return found[0].index
-            self._check_usable()
-            error = self._registration.error
-            self._goal = None
-            if done and error is not None:
-                raise error
-            waiting = self._registration.waiting or "etcd"
-            trouble = self._connection.choice.trouble
-            self._registration.pursue(None)
-            raise errors.DeadlineExceeded(
-                f"not registered within {timeout:g} s, waiting for {waiting}" + (f" ({trouble})" if trouble else "")
-            )
-
-    def _stop(self) -> None:
-        for callback in reversed(self._closings):
-            try:
-                callback()
-            except Exception:
-                _log.exception("A part of the client failed to close")
+    def _stop(self, seconds: float) -> None:
+        """End everything, with at most about ``seconds`` for etcd."""
+        self._run_closings(seconds)
+        self._refusing = True
         self._registration.stop()
         self._keeper.stop()
         holds = self._session.view().lease is not None
         self._session.change(lambda view, now: closed(view))
-        # Where etcd is well, a grant or claim under way is answered in a moment; revoked before, it would come after.
-        _join(self._registration.thread, _LAST_ANSWER)
-        lease_id = self._registration.lease_in_work
-        if lease_id is not None:
-            # A lease that was only asked for, or is lost, is not worth a long wait for an etcd that does not answer.
-            seconds = self._settings.dial_timeout if holds else min(1.0, self._settings.dial_timeout)
-            with contextlib.suppress(errors.EdlAgentError):  # etcd is away: the lease ends by itself
-                self._leases.revoke(lease_id, self._clock.monotonic() + seconds)
-        self._connection.close()
-        for thread in (self._registration.thread, self._keeper.thread):
-            _join(thread, 1.0)
+        _release(self._registration, self._keeper, self._leases, self._connection, self._clock, holds, seconds)
         self._hooks.close(0.2)
 
-    def _pursue(self, goal: Goal) -> None:
-        """Start the threads if need be and set the goal, unless it is pursued already."""
-        if isinstance(self._registration.error, errors.SlotTakenOver):
-            raise self._registration.error
-        if self._goal is not None and (self._goal.role, self._goal.port, self._goal.host) != (
-            goal.role,
-            goal.port,
-            goal.host,
-        ):
-            raise errors.ConfigurationError(
-                "this client has a session for another role, port or host already; make a client of its own for each"
-            )
-        resigned = self._settings.reclaim == "never" and self._session.view().loss is not None
-        if self._goal is None or resigned:
-            self._goal = goal
-            self._registration.pursue(goal)
+    def _run_closings(self, seconds: float) -> None:
+        """Close what stands on the client; on a thread, so that a callback that blocks costs its time only."""
+
+        def run() -> None:
+            for callback in reversed(self._closings):
+                try:
+                    callback()
+                except Exception:
+                    _log.exception("A part of the client failed to close")
+
+        if not self._closings:
+            return
+        self._closer = threading.Thread(target=run, name="edl-closing", daemon=True)
+        try:
+            self._closer.start()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            run()
+        else:
+            self._closer.join(seconds + _CLOSING)
+
+    def _start(self) -> None:
         with self._lock:
             if self._closing:
                 raise errors.ClientClosed("the client was shut down")
             if not self._started:
-                self._started = True
                 self._keeper.start()
                 self._registration.thread.start()
+                self._started = True
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise errors.ForkedClient(
                 "this client was made before fork(); start workers that need etcd by 'spawn' or 'forkserver'"
             )
-        if self._closing:
+        # What closes on our own thread may still write its last words.
+        if self._closing and (self._refusing or threading.current_thread() is not self._closer):
+            self._connection.before_closed()
             raise errors.ClientClosed("the client was shut down")
 
     def _hook(self, name: str, callback: _Hook) -> _Hook:
@@ -379,6 +373,51 @@ class EtcdClient(KeyAccess):
         return callback
 
 
+def _drop(
+    registration: Registration,
+    keeper: Keeper,
+    leases: Leases,
+    connection: Connection,
+    clock: Clock,
+    holds: bool,
+    seconds: float,
+) -> None:
+    """The end of a client that nobody can reach any more; on a thread, since a finaliser may run under any lock."""
+    registration.stop()
+    keeper.stop()
+    _release(registration, keeper, leases, connection, clock, holds, seconds)
+
+
+def _release(
+    registration: Registration,
+    keeper: Keeper,
+    leases: Leases,
+    connection: Connection,
+    clock: Clock,
+    holds: bool,
+    seconds: float,
+) -> None:
+    """Settle what is under way in etcd, revoke the lease, end the threads."""
+    # Where etcd is well, a grant or claim under way is answered in a moment; revoked before, it would come after.
+    _join(registration.thread, _LAST_ANSWER)
+    lease_id = registration.lease_in_work
+    if lease_id is not None:
+        # A lease that was only asked for, or is lost, is not worth a long wait for an etcd that does not answer.
+        limit = seconds if holds else min(1.0, seconds)
+        with contextlib.suppress(errors.EdlAgentError):  # etcd is away: the lease ends by itself
+            leases.revoke(lease_id, clock.monotonic() + limit)
+    connection.close()
+    for thread in (registration.thread, keeper.thread):
+        _join(thread, 1.0)
+
+
 def _join(thread: threading.Thread, seconds: float) -> None:
     if thread.is_alive() and thread is not threading.current_thread():
         thread.join(seconds)
+
+
+@atexit.register
+def _shut_down_at_exit() -> None:
+    """A process that ends frees its slots, also when it forgot `EtcdClient.shutdown`."""
+    for client in list(_living):
+        client._shut_down(min(_AT_EXIT, client._settings.dial_timeout))

@@ -2,6 +2,7 @@
 
 from edl_agent import errors
 from edl_agent.clock import Clock
+from edl_agent.config import check_start_revision, check_timeout
 from edl_agent.etcd import kv as kv_parts
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.kv import KeyValue, Kv
@@ -50,7 +51,7 @@ class KeyAccess:
             DeadlineExceeded: no answer in time; and the other errors of the tree that etcd gives cause for.
         """
         self._check_usable()
-        return self._kv.get(self._keys.full(key), self._clock.monotonic() + timeout)
+        return self._kv.get(self._keys.full(key), self._deadline(timeout))
 
     def get_prefix(self, prefix: Key, timeout: float = 5.0) -> list[KeyValue]:
         """Read all keys with a prefix, in pages at one revision, sorted by key.
@@ -60,7 +61,7 @@ class KeyAccess:
         """
         self._check_usable()
         full = self._keys.full(prefix)
-        pairs, _ = read_prefix(self._kv, full, prefix_end(full), self._clock.monotonic() + timeout)
+        pairs, _ = read_prefix(self._kv, full, prefix_end(full), self._deadline(timeout))
         return [pair._replace(key=self._keys.relative(pair.key)) for pair in pairs]
 
     def put_key(self, key: Key, value: bytes, timeout: float = 1.0, with_lease: bool = False) -> None:
@@ -81,7 +82,7 @@ class KeyAccess:
         self._check_usable()
         lease = self._live_lease() if with_lease else 0
         try:
-            self._kv.put(self._keys.full(key), _bytes(value), self._clock.monotonic() + timeout, lease)
+            self._kv.put(self._keys.full(key), _bytes(value), self._deadline(timeout), lease)
         except errors.LeaseLost as error:
             self._server_lost(lease, error)
             raise
@@ -89,7 +90,7 @@ class KeyAccess:
     def delete_key(self, key: Key, timeout: float = 1.0) -> bool:
         """Delete one key. Sent at most once, errors as `put_key`. Returns whether it was there."""
         self._check_usable()
-        return self._kv.delete(self._keys.full(key), self._clock.monotonic() + timeout)
+        return self._kv.delete(self._keys.full(key), self._deadline(timeout))
 
     def compare_and_set(
         self,
@@ -147,7 +148,7 @@ class KeyAccess:
         lease = self._live_lease() if with_lease else 0
         try:
             result = self._kv.txn(
-                compares, [kv_parts.put_op(full, _bytes(value), lease)], failure, self._clock.monotonic() + timeout
+                compares, [kv_parts.put_op(full, _bytes(value), lease)], failure, self._deadline(timeout)
             )
         except errors.LeaseLost as error:
             self._server_lost(lease, error)
@@ -182,7 +183,7 @@ class KeyAccess:
             EdlAgentError: etcd refuses.
         """
         self._check_usable()
-        end = self._clock.monotonic() + timeout
+        end = self._deadline(timeout)
         view = self._session.view()
         slot = view.slot
         if slot is None or view.lease is None:
@@ -224,10 +225,14 @@ class KeyAccess:
             An iterator over `WatchEvent` with the initial pairs in ``snapshot``.
         """
         self._check_usable()
-        if start_revision is not None and start_revision < 1:
-            raise errors.ConfigurationError(f"start_revision must be at least 1, not {start_revision}")
+        start_revision = check_start_revision(start_revision)
         full = self._keys.full(prefix)
-        return PrefixWatch(self._connection, self._kv, self._keys, full, start_revision, timeout, self._clock)
+        return PrefixWatch(
+            self._connection, self._kv, self._keys, full, start_revision, check_timeout(timeout), self._clock
+        )
+
+    def _deadline(self, timeout: float) -> float:
+        return self._clock.monotonic() + check_timeout(timeout)
 
     def _live_lease(self) -> int:
         view = self._session.view()

@@ -71,6 +71,8 @@ class Registration:
 
     Attributes:
         error: what ended the goal, if it was ended.
+        reached: whether the present goal was reached at least once.
+        stopping: whether `stop` was called.
         lease_in_work: the last lease asked for; revoking it settles whatever is under way.
     """
 
@@ -95,7 +97,7 @@ class Registration:
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._goal: Goal | None = None
-        self._stopping = False
+        self.stopping = False
         self._stream: WatchStream | None = None
         self._waiting, self._waiting_since, self._logged = "", 0.0, -_NEXT_LINE
         self._failure = ""
@@ -103,6 +105,7 @@ class Registration:
         self._own_leases: frozenset[int] = frozenset()
         self._held: Slot | None = None
         self._ever_held = False
+        self.reached = False
         self.error: errors.EdlAgentError | None = None
         self.lease_in_work: int | None = None
         self.thread = threading.Thread(target=self._run, name="edl-registration", daemon=True)
@@ -121,11 +124,12 @@ class Registration:
         with self._lock:
             self._goal = goal
             self.error = None
+            self.reached = False
         self._interrupt()
 
     def stop(self) -> None:
         """Ask the thread to end."""
-        self._stopping = True
+        self.stopping = True
         self._interrupt()
 
     def log_waiting(self, now: float) -> None:
@@ -155,7 +159,7 @@ class Registration:
         failures = 0
         while True:
             self._work.clear()
-            if self._stopping:  # after the clear, or a stop in between would be slept through
+            if self.stopping:  # after the clear, or a stop in between would be slept through
                 return
             goal = self._goal
             if goal is None:
@@ -204,7 +208,7 @@ class Registration:
     def _settle(self, goal: Goal) -> None:
         """An incarnation is over: give its lease back, so that its keys are gone at once and not after the TTL."""
         lease_id = self.lease_in_work
-        if lease_id is None or self._stopping:
+        if lease_id is None or self.stopping:
             return
         view = self._session.view()
         if view.slot is not None:
@@ -221,7 +225,7 @@ class Registration:
         """One lease, from its grant to its end."""
         lease_id = self._grant(goal)
         if goal.role is None:
-            self._ever_held = True
+            self._ever_held = self.reached = True
             self._wait_for("")
             while True:
                 self._check(goal, lease_id)
@@ -231,7 +235,7 @@ class Registration:
         held = self._claim(goal, goal.role, lease_id, address)
         slot = Slot(held.index, held.epoch, address, goal.role, lease_id)
         self._session.change(lambda view, now: claimed(view, lease_id, slot, now))
-        self._held, self._ever_held = slot, True
+        self._held, self._ever_held, self.reached = slot, True, True
         self._wait_for("")
         if held.replaced is not None and held.replaced != lease_id:
             self._revoke(held.replaced)
@@ -247,7 +251,7 @@ class Registration:
                 ttl = self._leases.grant(lease_id, self._settings.ttl, sent.monotonic + self._settings.dial_timeout)
                 break
             except errors.DeadlineExceeded:
-                if self._stopping or self._goal is not goal:
+                if self.stopping or self._goal is not goal:
                     raise _Interrupted from None
         self._failure = ""
         if self._connection.choice.cluster_id != self._cluster:
@@ -385,7 +389,7 @@ class Registration:
     def _check(self, goal: Goal, lease_id: int) -> None:
         view = self._session.view()
         if (
-            self._stopping
+            self.stopping
             or self._goal is not goal
             or not view.alive
             or view.lease is None

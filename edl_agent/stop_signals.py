@@ -10,6 +10,9 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
+_LONGEST = 30.0
+"""Seconds that the main thread waits for the end of a shutdown, which is bounded by ``dial_timeout``."""
+
 _ChainedHandler = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -34,6 +37,11 @@ class StopSignals:
         self._done = False
         self._handed_on = threading.Event()
         self._previous: dict[int, _ChainedHandler] = {number: signal.signal(number, self._handle) for number in signals}
+
+    def wait_until_handed_on(self) -> None:
+        """Where a stop is under way: wait on the main thread until the signal has been handed on, which may end it."""
+        if self._started and threading.current_thread() is threading.main_thread():
+            self._handed_on.wait(_LONGEST)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._done:

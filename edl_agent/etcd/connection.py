@@ -5,7 +5,7 @@ whether another endpoint, a new token or patience may help and whether it may be
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -27,6 +27,10 @@ class _Again(Exception):
         self.error = error
 
 
+def _nothing() -> None:
+    """Default of `Connection.before_closed`."""
+
+
 class Connection:
     """Calls and streams to one etcd cluster. Thread-safe. Nothing is dialled before the first call.
 
@@ -36,6 +40,9 @@ class Connection:
         login: user and password.
         dial_timeout: seconds to find a member that answers.
         clock: for deadlines.
+
+    Attributes:
+        before_closed: called, on the caller's thread and outside of all locks, before it is told `ClientClosed`.
     """
 
     def __init__(
@@ -49,9 +56,11 @@ class Connection:
     ) -> None:
         check_fork()
         self.endpoints = endpoints
+        self.before_closed: Callable[[], None] = _nothing
         self.dial_timeout = dial_timeout
         self.choice = EndpointChoice(endpoints, tls=tls, dial_timeout=dial_timeout, clock=clock)
         self._login = login
+        self._tls = tls
         self._clock = clock
         self._auth_lock = threading.Lock()
         self._token: str | None = None
@@ -76,6 +85,9 @@ class Connection:
         payload = request.SerializeToString()
         try:
             return self._attempt(method, payload, deadline)
+        except errors.ClientClosed:
+            self.before_closed()
+            raise
         except _Again:
             import tenacity  # 9 ms of import time that only a failure needs
 
@@ -113,7 +125,10 @@ class Connection:
 
         Opening it again is the caller's choice.
         """
-        return self._remedy(peer, error, deadline=deadline, attempt=float("inf"), repeatable=True)[0]
+        found = self._remedy(peer, error, deadline=deadline, attempt=float("inf"), repeatable=True)[0]
+        if isinstance(found, errors.ClientClosed):
+            self.before_closed()
+        return found
 
     def close(self) -> None:
         """End all calls and streams; they raise `ClientClosed`. Idempotent."""
@@ -139,6 +154,8 @@ class Connection:
             answer = method.answer.FromString(peer.call(method.path, payload, attempt, metadata))
             if answer.header.cluster_id != self.choice.cluster_id:
                 self.choice.check_cluster(peer, answer.header.cluster_id)
+            if self.choice.reason and self.choice.pinned is peer:
+                self.choice.reason = ""  # over: later errors have other reasons
             return answer
         except errors.ClusterMismatch as error:
             # A write of this client was surely not applied to its own cluster, but it is not for us to say it again.
@@ -182,8 +199,10 @@ class Connection:
             except errors.EdlAgentError as refused:
                 return refused, isinstance(refused, errors.Unavailable)
         if verdict.error is not errors.UnknownOutcome:
-            self.choice.reason = text  # told where the deadline ends the repetition
-            return verdict.error(text), verdict.remedy is not status.Remedy.NONE
+            again = verdict.remedy is not status.Remedy.NONE
+            if again:  # a refusal for good says nothing about later requests
+                self.choice.reason = text  # told where the deadline ends the repetition
+            return verdict.error(text), again
         if repeatable:
             self.choice.reason = text
             return errors.Unavailable(text), True
@@ -231,6 +250,11 @@ class Connection:
                 raise self._given_up() from error
             self._token = answer.token
             self._metadata = (*REQUIRE_LEADER, ("token", answer.token))
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether etcd is told no name at all: neither a user nor a client certificate."""
+        return self._login is None and (self._tls is None or self._tls.cert is None)
 
     def renew_token(self) -> bool:
         """Ask for a new token before the next stream. Returns ``False`` where there are no credentials to do so."""
