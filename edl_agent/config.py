@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from edl_agent.address import check_host
 from edl_agent.errors import ConfigurationError
 from edl_agent.etcd.endpoints import Endpoint, parse_endpoints
 from edl_agent.etcd.identity import Login, TlsFiles
@@ -25,6 +26,9 @@ DEFAULT_DIAL_TIMEOUT = 5.0
 
 MAX_TTL = 86_400.0
 """Seconds. A slot of a dead process stays taken for the whole TTL: more than a day is a mistake."""
+
+MAX_TIMEOUT = 31_536_000.0
+"""Seconds (a year). Deadlines far beyond overflow in gRPC and in the threading module."""
 
 Reclaim = Literal["always", "never"]
 
@@ -76,6 +80,12 @@ def make_settings(
     Raises:
         ConfigurationError: (a ``ValueError``) with the bad part in its text.
     """
+    if tls is not None and not isinstance(tls, TlsFiles):
+        raise ConfigurationError(f"tls must be a TlsFiles, not {tls!r}")
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix must be text, not {prefix!r}")
+    if host is not None:
+        host = check_host(host)
     parsed = parse_endpoints(endpoints, tls=tls is not None)
     _check_seconds("ttl", ttl, MAX_TTL)
     _check_seconds("dial_timeout", dial_timeout, 3600.0)
@@ -127,6 +137,30 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, o
     if any(files):
         found["tls"] = TlsFiles(*files)
     return found
+
+
+def check_timeout(timeout: object) -> float:
+    """Seconds that a call may take; 0 or less is a deadline that has passed.
+
+    Raises:
+        ConfigurationError: no finite number, or more than a year.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout <= MAX_TIMEOUT:
+        raise ConfigurationError(f"timeout must be a number of seconds, at most {MAX_TIMEOUT:g}, not {timeout!r}")
+    return max(float(timeout), 0.0)
+
+
+def check_start_revision(revision: object) -> int | None:
+    """The first revision that a watch wants; ``None`` = read first.
+
+    Raises:
+        ConfigurationError: not an ``int`` in 1..2**63 - 1.
+    """
+    if revision is None:
+        return None
+    if isinstance(revision, bool) or not isinstance(revision, int) or not 1 <= revision < 2**63:
+        raise ConfigurationError(f"start_revision must be a whole number in 1..2**63 - 1, not {revision!r}")
+    return revision
 
 
 def _check_seconds(name: str, value: object, most: float) -> None:
