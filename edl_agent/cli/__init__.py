@@ -1,5 +1,6 @@
 """The ``edl-agent`` command. Each subcommand is a module of its own that is imported when it is used."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -11,7 +12,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
-from edl_agent.cli.failures import EXIT_STATUS_HELP, INTERNAL, USAGE, report
+from edl_agent.cli.failures import EXIT_STATUS_HELP, INTERNAL, USAGE, StreamFailed, report, set_command
 
 _COMMANDS = {
     "register": ("edl_agent.cli.register", "register", "Hold a pserver slot until a signal; one line per change."),
@@ -50,6 +51,13 @@ Examples:
 
 class _LazyGroup(click.Group):
     """Knows its commands by name and imports one when it is called, so that ``--help`` and completion are quick."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found = super().resolve_command(ctx, args)
+        set_command(found[0] or "COMMAND")
+        return found
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -102,23 +110,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    # Imported here, since it costs a start that only completes a word its time.
+    from edl_agent.cli import output
+
+    output.hold_standard_files()
     try:
         result: Any = _program.main(given, prog_name="edl-agent", standalone_mode=False)
-    except click.UsageError as error:
-        error.show()
-        return USAGE
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):  # stderr is closed or full
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:
+        if isinstance(error, OSError) and _written_by_click(error):
+            error = output.unwritable(error)
+        if isinstance(error, StreamFailed):
+            output.silence()
         if debug:
             import traceback
 
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
         return report(error)
     return result if isinstance(result, int) else 0
+
+
+def _written_by_click(error: OSError) -> bool:
+    """Whether this is click's own attempt to write to stdout (help, version, completion)."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code is click.echo.__code__
 
 
 __all__ = ["INTERNAL", "USAGE", "main"]

@@ -15,7 +15,7 @@ from edl_agent.claiming import Claims
 from edl_agent.cli.certificate_expiry import expiry_of_file, expiry_of_server
 from edl_agent.cli.failures import ABSENT, OK, advice_for
 from edl_agent.cli.options import Common, connect, shared_options
-from edl_agent.cli.output import paint, print_json, printable
+from edl_agent.cli.output import check_stdout, paint, print_json, printable, say
 from edl_agent.cli.slots import free_slots, wanted
 from edl_agent.clock import Clock
 from edl_agent.config import Settings
@@ -69,6 +69,7 @@ def doctor(common: Common) -> int:
     JSON: {"healthy": ..., "checks": [{"check", "status", "text", "next"}], "members": [...]}. --timeout is for each
     check.
     """
+    check_stdout()
     settings = common.settings()
     connection, clock = connect(settings)
     scene = _Scene(settings, common.seconds, connection, clock)
@@ -102,15 +103,15 @@ def doctor(common: Common) -> int:
         )
     else:
         problems = sum(finding.status == "problem" for finding in findings)
-        click.echo(paint("healthy", fg="green") if healthy else paint(f"{problems} problem(s)", fg="red", bold=True))
+        say(paint("healthy", fg="green") if healthy else paint(f"{problems} problem(s)", fg="red", bold=True))
     return OK if healthy else ABSENT
 
 
 def _show(finding: Finding) -> None:
     colour = {"ok": "green", "note": "blue", "warning": "yellow", "problem": "red"}[finding.status]
-    click.echo(f"{paint(f'{finding.status:<8}', fg=colour)} {finding.check:<11} {finding.text}")
+    say(f"{paint(f'{finding.status:<8}', fg=colour)} {finding.check:<11} {finding.text}")
     if finding.next:
-        click.echo(f"{'':<20} -> {finding.next}")
+        say(f"{'':<20} -> {finding.next}")
 
 
 def _guarded(check: Callable[[_Scene], Iterator[Finding]], scene: _Scene) -> Iterator[Finding]:

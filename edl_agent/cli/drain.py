@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from edl_agent.cli.failures import OK, UNREACHED
+from edl_agent.cli.failures import OK, UNREACHED, say_error
 from edl_agent.errors import ConfigurationError, Unavailable
 from edl_agent.launcher.asking import ask, find
 
@@ -49,7 +49,7 @@ def drain(control: str | None, socket: str | None, seconds: float | None, timeou
         path = find(control, os.environ)
         ask(path, "POST", target, timeout)
     except Unavailable as error:
-        click.echo(f"Error: {error}", err=True)
+        say_error(f"Error: {error}")
         return UNREACHED
     while (left := end - time.monotonic()) > 0:
         try:
@@ -59,7 +59,7 @@ def drain(control: str | None, socket: str | None, seconds: float | None, timeou
         if status == 200 and json.loads(text).get("drained"):
             return OK
         time.sleep(min(_PAUSE, max(0.0, left)))
-    click.echo(f"not drained within {timeout:g} s", err=True)
+    say_error(f"not drained within {timeout:g} s")
     return UNREACHED
 
 
@@ -79,7 +79,7 @@ def _drain_sidecar(socket: str, reason: str, seconds: float, timeout: float) -> 
         if drain_through(socket, reason=reason, seconds=seconds, timeout=timeout):
             return OK
     except Unavailable as error:
-        click.echo(f"Error: {error}", err=True)
+        say_error(f"Error: {error}")
         return UNREACHED
-    click.echo(f"not drained within {timeout:g} s", err=True)
+    say_error(f"not drained within {timeout:g} s")
     return UNREACHED

@@ -1,10 +1,10 @@
 """Exit statuses, and what is said on stderr when something fails: what, where, what to do next."""
 
-import sys
+import contextlib
 
 import click
 
-OK, ABSENT, USAGE, UNREACHED, LOST, REFUSED, UNKNOWN, INTERNAL = 0, 1, 2, 3, 4, 5, 6, 70
+OK, ABSENT, USAGE, UNREACHED, LOST, REFUSED, UNKNOWN, STREAMS, INTERNAL = 0, 1, 2, 3, 4, 5, 6, 7, 70
 
 EXIT_STATUS_HELP = """\
   0   done; `register`: ended by a signal, the slot was released
@@ -14,9 +14,22 @@ EXIT_STATUS_HELP = """\
   4   the slot was taken over by a newer process with the same address, or lost (--reclaim never)
   5   etcd refused: login, TLS identity, permission, space, or an unusable /ps_desired
   6   a write was sent and its answer lost: it may have been applied or not
+  7   stdout cannot be written or stdin cannot be read (closed, full); `register`: or the
+      reader of its stdout went away, the slot was released
   70  a fault of edl-agent itself (run again with --debug)"""
 
 _where = ""
+_command = "COMMAND"
+
+
+class StreamFailed(Exception):
+    """stdout cannot be written, or stdin cannot be read; the text is for people."""
+
+
+def set_command(name: str) -> None:
+    """Remember which command runs, for the error text."""
+    global _command
+    _command = name
 
 
 def set_where(where: str) -> None:
@@ -36,9 +49,14 @@ def report(error: BaseException) -> int:
         lines.append(f"  where: {_where}")
     if advice:
         lines.append(f"  next:  {advice}")
-    click.echo("\n".join(lines), err=True)
-    sys.stderr.flush()
+    say_error("\n".join(lines))
     return status
+
+
+def say_error(text: str) -> None:
+    """A line on stderr; where that is closed or full the exit status has to do."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def advice_for(error: BaseException) -> str:
@@ -47,13 +65,15 @@ def advice_for(error: BaseException) -> str:
 
 
 def _judge(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, StreamFailed):
+        return STREAMS, ""
     # Only reached with an error of the package, which is imported by then (start-up stays quick).
     from edl_agent import errors
 
     text = str(error)
     match error:
         case errors.ConfigurationError():
-            return USAGE, "see `edl-agent COMMAND --help`"
+            return USAGE, f"see `edl-agent {_command} --help`"
         case errors.UnknownOutcome():
             return UNKNOWN, "read the key to see whether it was applied; repeat only what may happen twice"
         case errors.SlotsFull():
@@ -73,6 +93,8 @@ def _judge(error: BaseException) -> tuple[int, str]:
                 LOST,
                 "stop what used the index; start again to claim a slot (with --reclaim always it does so itself)",
             )
+        case errors.AuthenticationFailed() if "password file" in text:
+            return REFUSED, "check --password-file (readable, UTF-8 text)"
         case errors.AuthenticationFailed() if "TLS" in text or "andshake" in text or "cannot read" in text:
             return REFUSED, "check --ca, --cert, --key (readable, not expired, for this host); see `edl-agent doctor`"
         case errors.AuthenticationFailed():

@@ -1,13 +1,14 @@
 """``edl-agent get``, ``put`` and ``delete``."""
 
 import base64
+import os
 import sys
 
 import click
 
-from edl_agent.cli.failures import ABSENT, OK
+from edl_agent.cli.failures import ABSENT, OK, StreamFailed, say_error
 from edl_agent.cli.options import Common, shared_options
-from edl_agent.cli.output import print_json
+from edl_agent.cli.output import check_stdout, print_json, printable, say, say_bytes
 
 
 @click.command()
@@ -19,15 +20,16 @@ def get(common: Common, key: str, no_newline: bool) -> int:
 
     JSON: {"key": ..., "value": text or null, "encoding": "utf-8" or "base64"}.
     """
+    check_stdout()
+    raw = os.fsencode(key)
     with common.client() as client:
-        value = client.get_key(key, timeout=common.seconds)
+        value = client.get_key(raw, timeout=common.seconds)
     if common.json:
-        print_json({"key": key, **_encoded(value)})
+        print_json({"key": _text(raw), **_encoded(value)})
     elif value is not None:
-        sys.stdout.buffer.write(value if no_newline else value + b"\n")
-        sys.stdout.buffer.flush()
+        say_bytes(value if no_newline else value + b"\n")
     else:
-        click.echo(f"{key}: absent", err=True)
+        say_error(f"{printable(raw)}: absent")
     return OK if value is not None else ABSENT
 
 
@@ -37,13 +39,15 @@ def get(common: Common, key: str, no_newline: bool) -> int:
 @shared_options()
 def put(common: Common, key: str, value: str) -> int:
     """Write VALUE to KEY (below --prefix). VALUE "-" reads it from stdin; put -- before one that begins with a dash."""
-    raw = sys.stdin.buffer.read() if value == "-" else value.encode("utf-8", "surrogateescape")
+    check_stdout()
+    raw = os.fsencode(key)
+    data = _stdin() if value == "-" else os.fsencode(value)
     with common.client() as client:
-        client.put_key(key, raw, timeout=common.seconds)
+        client.put_key(raw, data, timeout=common.seconds)
     if common.json:
-        print_json({"key": key, "written": True})
+        print_json({"key": _text(raw), "written": True})
     else:
-        click.echo("OK")
+        say("OK")
     return OK
 
 
@@ -52,13 +56,31 @@ def put(common: Common, key: str, value: str) -> int:
 @shared_options()
 def delete(common: Common, key: str) -> int:
     """Delete KEY (below --prefix); exit with 1 where it was absent."""
+    check_stdout()
+    raw = os.fsencode(key)
     with common.client() as client:
-        deleted = client.delete_key(key, timeout=common.seconds)
+        deleted = client.delete_key(raw, timeout=common.seconds)
     if common.json:
-        print_json({"key": key, "deleted": deleted})
+        print_json({"key": _text(raw), "deleted": deleted})
+    elif deleted:
+        say("deleted")
     else:
-        click.echo("deleted" if deleted else f"{key}: absent", err=not deleted)
+        say_error(f"{printable(raw)}: absent")
     return OK if deleted else ABSENT
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise StreamFailed("stdin cannot be read: it is closed")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise StreamFailed(f"stdin cannot be read: {error.strerror or error}") from error
+
+
+def _text(key: bytes) -> str:
+    """A key for JSON. Keys are taken from the command line as bytes: the locale may know less than UTF-8."""
+    return key.decode("utf-8", "backslashreplace")
 
 
 def _encoded(value: bytes | None) -> dict[str, str | None]:

@@ -2,8 +2,6 @@
 
 import functools
 import logging
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -11,6 +9,7 @@ from typing import Any, Literal
 import click
 
 from edl_agent.cli.failures import OK, set_where
+from edl_agent.cli.output import silence
 from edl_agent.client import EtcdClient
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, Settings, make_settings
@@ -187,8 +186,7 @@ def shared_options(log_level: int = logging.WARNING) -> Callable[[Callable[..., 
             try:
                 return command(common, **given)
             except BrokenPipeError:
-                # Whoever read our output has gone; that is no error of ours. Python would complain when it flushes.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                silence()  # whoever read our output has gone; that is no error of ours
                 return OK
 
         for option in reversed(_OPTIONS):

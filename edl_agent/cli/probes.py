@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import click
 
-from edl_agent.cli.failures import ABSENT, OK, UNREACHED
+from edl_agent.cli.failures import ABSENT, OK, UNREACHED, say_error
+from edl_agent.cli.output import say
 from edl_agent.errors import Unavailable
 from edl_agent.launcher.asking import ask, find
 
@@ -22,9 +23,9 @@ def _probe(target: str) -> Callable[[str | None, float], int]:
         try:
             status, text = ask(find(control, os.environ), "GET", target, timeout)
         except Unavailable as error:
-            click.echo(f"Error: {error}", err=True)
+            say_error(f"Error: {error}")
             return UNREACHED
-        click.echo(text)
+        say(text)
         return OK if status == 200 else ABSENT
 
     return asked

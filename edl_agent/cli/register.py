@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from edl_agent.cli.failures import OK
+from edl_agent.cli.failures import OK, StreamFailed
 from edl_agent.cli.options import Common, shared_options
+from edl_agent.cli.output import check_stdout
 from edl_agent.client import EtcdClient
 from edl_agent.config import Reclaim
 from edl_agent.errors import ClientClosed, LeaseLost
@@ -23,13 +24,11 @@ from edl_agent.session import Slot
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _STDOUT = 1
+_RELEASED = ", so nobody would learn of a loss; the slot was released"
 
 
 class _Stop:
-    """Why the command ends: a signal (then "released" is printed) or a reader of our output that went away."""
-
-    def __init__(self, number: int | None = None) -> None:
-        self.signal = number
+    """The command ends by a signal; then "released" is printed."""
 
 
 _Ending = BaseException | _Stop
@@ -49,6 +48,9 @@ class _Endings:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
+        self._poll.register(_STDOUT, 0)  # POLLERR comes unasked: nobody reads the pipe any more
 
     def put(self, ending: _Ending) -> None:
         """From any thread or signal handler."""
@@ -61,7 +63,11 @@ class _Endings:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._queue.get_nowait()
-            select.select([self._read], [], [])
+            for number, events in self._poll.poll():
+                if number == _STDOUT:
+                    self._poll.unregister(_STDOUT)  # said once; a terminal that is gone would be told without end
+                    if events & select.POLLERR:
+                        self.put(StreamFailed(f"nobody reads stdout any more{_RELEASED}"))
             with contextlib.suppress(BlockingIOError):
                 os.read(self._read, 4096)
 
@@ -125,9 +131,9 @@ class _Events:
             left = line.encode() + b"\n"
             while left:
                 left = left[os.write(_STDOUT, left) :]
-        except OSError:  # the reader went away, or the disk is full: nobody would learn of a loss any more
+        except OSError as error:
             self._broken = True
-            self._endings.put(_Stop())
+            self._endings.put(StreamFailed(f"stdout can no longer be written ({error.strerror}){_RELEASED}"))
 
 
 @click.command()
@@ -153,6 +159,9 @@ def register(
 ) -> int:
     """Claim a pserver slot and hold it until SIGTERM, SIGINT or SIGHUP; then release it and exit with 0.
 
+    Where stdout cannot be written, or its reader goes away, nobody would learn of a loss: the slot is released, and the
+    exit status is 7.
+
     Prints one line per change: registered, suspended (etcd does not answer, the lease still runs), connected, lost,
     released. With -o json each is an object with event, index, epoch, lease, address, time, monotonic; a lost one has
     also reason. When a newer process with the same address takes the slot over, exits with 4.
@@ -163,6 +172,7 @@ def register(
     if os.getpid() == 1:
         # The first process of a container inherits orphans (of a kubectl exec); if ignored, the kernel reaps them.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    check_stdout()
     endings = _Endings()
     _watch_signals(endings)
     client = common.client(num_pservers, host=host, reclaim=reclaim)
@@ -189,8 +199,7 @@ def register(
         client.shutdown()
     if isinstance(ending, BaseException):
         raise ending
-    if ending.signal is not None:
-        events.released()
+    events.released()
     return OK
 
 
@@ -198,4 +207,4 @@ def _watch_signals(endings: _Endings) -> None:
     for number in _STOP_SIGNALS:
         # A signal that is ignored from the start stays ignored (nohup, a shell's background job); SIGTERM never is.
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: endings.put(_Stop(number)))
+            signal.signal(number, lambda number, frame: endings.put(_Stop()))

@@ -8,7 +8,7 @@ import click
 from edl_agent.claiming import Claims
 from edl_agent.cli.failures import ABSENT, OK
 from edl_agent.cli.options import Common, connect, shared_options
-from edl_agent.cli.output import paint, print_json, printable, table
+from edl_agent.cli.output import check_stdout, paint, print_json, printable, say, table
 from edl_agent.errors import InvalidDesiredCount
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.kv import Kv
@@ -57,6 +57,7 @@ def slots(common: Common) -> int:
     /ps_desired holds no usable number. JSON: {"desired": ..., "slots": [{"index", "address", "epoch", "lease",
     "seconds_left", "stuck"}], "free": [...]}.
     """
+    check_stdout()
     settings = common.settings()
     connection, clock = connect(settings)
     try:
@@ -87,13 +88,11 @@ def slots(common: Common) -> int:
             }
         )
     else:
-        click.echo(f"desired: {count}" if count is not None else paint(problem, fg="red"))
+        say(f"desired: {count}" if count is not None else paint(problem, fg="red"))
         rows = {slot.index: _row(slot, left, count) for slot in held}
         rows |= {index: [str(index), paint("free", fg="green"), "", "", "", ""] for index in free}
         if rows:
-            click.echo(
-                table(["INDEX", "ADDRESS", "EPOCH", "LEASE", "LEFT", "NOTE"], [rows[index] for index in sorted(rows)])
-            )
+            say(table(["INDEX", "ADDRESS", "EPOCH", "LEASE", "LEFT", "NOTE"], [rows[index] for index in sorted(rows)]))
     return ABSENT if board.desired is not None and count is None else OK
 
 

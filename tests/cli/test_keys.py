@@ -58,6 +58,16 @@ def test_flags_win_over_the_environment(etcd: SharedEtcd, prefix: str) -> None:
     assert etcd.etcdctl("get", f"{prefix}/k", "--print-value-only") == "v\n"
 
 
+def test_keys_are_bytes_whatever_the_locale_knows(here: dict[str, str], etcd: SharedEtcd, prefix: str) -> None:
+    ascii_only = {**here, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    assert edl_agent("put", "/schlüssel", "größe", env=ascii_only).status == 0
+    assert etcd.etcdctl("get", f"{prefix}/schlüssel", "--print-value-only") == "größe\n"
+    assert edl_agent("get", "/schlüssel", env=ascii_only).stdout == "größe\n"
+    assert edl_agent("get", "/schlüssel", "-o", "json", env=ascii_only).json["key"] == "/schlüssel"
+    assert edl_agent("delete", "/schlüssel", env=ascii_only).status == 0
+    assert edl_agent("delete", "/schlüssel", env=ascii_only).status == 1
+
+
 def test_a_value_that_begins_with_a_dash(here: dict[str, str]) -> None:
     assert edl_agent("put", "--", "/k", "-5", env=here).status == 0
     assert edl_agent("get", "/k", env=here).stdout == "-5\n"
@@ -130,7 +140,10 @@ def test_login(etcd_factory: Callable[..., EtcdCluster], tmp_path: Path) -> None
     assert "--password-file" in refused
     assert "wrong-secret" not in refused
     secret.unlink()
-    assert run("get", "/k", *login).startswith("5")
+    missing = run("get", "/k", *login)
+    assert missing.startswith("5")
+    assert "check --password-file" in missing
+    assert "--cert" not in missing
 
 
 def test_tls(etcd_factory: Callable[..., EtcdCluster], certificates: CertificateFolder) -> None:

@@ -178,7 +178,55 @@ def test_a_reader_that_went_away_releases_the_slot(etcd: SharedEtcd, prefix: str
         )
     finally:
         os.close(writer)
-    assert done.returncode == 0
+    assert done.returncode == 7
+    assert "the slot was released" in done.stderr
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+    assert stored(etcd, prefix) == ""
+
+
+def register_into(etcd: SharedEtcd, prefix: str, target: str) -> subprocess.CompletedProcess[str]:
+    """Run it with what a shell makes of ``target``, a redirection of stdout."""
+    command = [sys.executable, "-m", "edl_agent", "register", "--endpoints", etcd.client_url, "--port", "7164"]
+    more = ["--num-pservers", "1", "--ttl", "60", "--prefix", prefix]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {target}', "sh", *command, *more],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("target", [">&-", ">/dev/full"])
+def test_a_stdout_that_cannot_be_written_is_refused_before_anything_is_claimed(
+    etcd: SharedEtcd, prefix: str, target: str
+) -> None:
+    done = register_into(etcd, prefix, target)
+    assert done.returncode == 7
+    assert done.stderr.startswith("Error: stdout cannot be written: ")
+    assert "Traceback" not in done.stderr
+    assert etcd.etcdctl("get", "--prefix", prefix) == ""
+
+
+def test_a_reader_that_goes_away_later_releases_the_slot_and_is_told(etcd: SharedEtcd, prefix: str) -> None:
+    arguments = ["--port", "7164", "--num-pservers", "1", "--ttl", "60", "--prefix", prefix]
+    with subprocess.Popen(
+        [sys.executable, "-m", "edl_agent", "register", "--endpoints", etcd.client_url, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "registered" in process.stdout.readline()
+        assert stored(etcd, prefix) != ""
+        process.stdout.close()
+        told = process.stderr.read()
+        assert process.wait(20) == 7
+    assert "nobody reads stdout any more" in told
+    assert "the slot was released" in told
+    assert "Traceback" not in told
     assert stored(etcd, prefix) == ""

@@ -21,7 +21,7 @@ def test_help_names_commands_exit_statuses_environment_and_completion() -> None:
     assert shown.status == 0
     for expected in [*COMMANDS, "Exit status", "EDL_ETCD_ENDPOINTS", "NO_COLOR", "_EDL_AGENT_COMPLETE", "--version"]:
         assert expected in shown.stdout
-    assert {int(found) for found in re.findall(r"^    (\d+)  ", shown.stdout, re.M)} == {0, 1, 2, 3, 4, 5, 6, 70}
+    assert {int(found) for found in re.findall(r"^    (\d+)  ", shown.stdout, re.M)} == {0, 1, 2, 3, 4, 5, 6, 7, 70}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -125,3 +125,48 @@ def test_start_up_imports_only_what_the_command_needs() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.strip() == "['edl_agent.cli.failures']"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "redirection", "stream"),
+    [
+        *(
+            (arguments, f">{to}", "stdout")
+            for arguments in (["get", "/k", *NOWHERE], ["--help"])
+            for to in ("&-", "/dev/full")
+        ),
+        (["put", "/k", "v", *NOWHERE], ">&-", "stdout"),
+        (["delete", "/k", *NOWHERE], ">&-", "stdout"),
+        (["slots", *NOWHERE], ">&-", "stdout"),
+        (["doctor", *NOWHERE], ">&-", "stdout"),
+        (["--version"], ">&-", "stdout"),
+        (["put", "/k", "-", *NOWHERE], "<&-", "stdin"),
+    ],
+)
+def test_a_closed_or_full_stream_is_7_and_named(arguments: list[str], redirection: str, stream: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "edl_agent", *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 7
+    assert done.stderr.startswith(f"Error: {stream} cannot be ")
+    assert "unexpected" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stderr_changes_no_exit_status() -> None:
+    command = [sys.executable, "-m", "edl_agent", "get", "/k", *NOWHERE]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], env=environment(), capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+@pytest.mark.parametrize("arguments", [["get", "/k"], ["register", "--port", "1"], ["slots"]])
+def test_the_advice_names_the_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--endpoints", "ftp://h:1"]) == 2
+    assert f"see `edl-agent {arguments[0]} --help`" in capsys.readouterr().err
