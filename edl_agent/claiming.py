@@ -235,7 +235,7 @@ class Claims:
         if isinstance(result, Held):
             return result
         board = self._board(result.ranges[0], result.revision)
-        return replace(board, claim=result.ranges[1][0].mod_revision) if result.ranges[1] else board
+        return board._replace(claim=result.ranges[1][0].mod_revision) if result.ranges[1] else board
 
     def _txn(
         self,

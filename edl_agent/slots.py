@@ -7,6 +7,7 @@ and nothing else.
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from edl_agent.errors import EdlAgentError, InvalidDesiredCount, LeaseLost, SlotTakenOver, SlotWithdrawn
 from edl_agent.keys import parse_desired
@@ -22,8 +23,7 @@ class SlotKey:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
+class Board(NamedTuple):
     """All that matters for a claim, at one revision. ``desired`` is the raw value of ``/ps_desired`` or ``None``.
 
     ``claim``: mod revision of the claim key of who asks; 0 = there is none, or it was not looked at.
@@ -35,8 +35,7 @@ class Board:
     claim: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(NamedTuple):
     """What a lost race is answered with: little, whatever the number of slots.
 
     Attributes:
@@ -79,8 +78,7 @@ class Claimant:
     draw: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CreateDesired:
+class CreateDesired(NamedTuple):
     """Put ``/ps_desired`` if it is still absent, then look again."""
 
     value: int
@@ -101,16 +99,14 @@ class Claim:
     replaces: SlotKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Nothing can be done until the board changes. ``full`` tells a full board from a missing count."""
 
     reason: str
     full: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(NamedTuple):
     """Waiting would not help."""
 
     error: EdlAgentError

@@ -59,8 +59,7 @@ class Cursor:
     pending: tuple[WatchEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one answer means: the moved cursor, the events to deliver, and the end if it is one."""
 
     cursor: Cursor

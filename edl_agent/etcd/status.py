@@ -6,7 +6,7 @@ Sources: etcd's ``api/v3rpc/rpctypes/error.go`` for the texts, ``client/v3/retry
 """
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edl_agent import errors
 
@@ -20,8 +20,7 @@ class Remedy(enum.Enum):
     BACK_OFF = "patience"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The meaning of one failed call.
 
     Attributes:
