@@ -53,7 +53,7 @@ class EndpointChoice:
 
     Attributes:
         pinned: the peer in use, ``None`` while there is none.
-        reason: the last thing that went wrong, for people.
+        reason: why etcd is not reached or a request is repeated, for people; empty after a call that succeeded.
         cluster_id: of the cluster that answered first; ``None`` before.
         closed: set by `close`.
     """

@@ -127,6 +127,27 @@ TOO_MANY = "etcdserver: too many requests"
 
 
 @pytest.mark.fault("A25")
+def test_a_later_error_does_not_carry_the_reason_of_an_earlier_one(etcd_proxy: EtcdProxy, prefix: str) -> None:
+    with EtcdClient(etcd_proxy.endpoint, prefix=prefix) as client:
+
+        def told() -> str:
+            with pytest.raises(DeadlineExceeded) as late:
+                client.get_key("/x", timeout=1e-9)
+            return str(late.value)
+
+        client.put_key("/x", b"0", timeout=5)
+        with pytest.raises(RequestTooLarge):
+            client.put_key("/big", b"x" * 2_000_000, timeout=10)
+        assert "large" not in told()
+        rule = etcd_proxy.fail("Range", grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY, times=None)
+        with pytest.raises(DeadlineExceeded, match="too many requests"):  # why it was repeated to the end
+            client.get_key("/x", timeout=0.5)
+        rule.remove()
+        assert client.get_key("/x", timeout=5) == b"0"
+        assert "too many" not in told()
+
+
+@pytest.mark.fault("A25")
 def test_too_many_requests_backs_off_and_succeeds_when_etcd_has_time_again(etcd_proxy: EtcdProxy, prefix: str) -> None:
     with EtcdClient(etcd_proxy.endpoint, prefix=prefix) as client:
         client.put_key("/x", b"0", timeout=5)
