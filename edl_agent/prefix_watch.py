@@ -25,6 +25,7 @@ class PrefixWatch:
     `cancel` (no error), or raises:
 
     * `WatchCompacted`: the ``start_revision`` asked for is no longer kept;
+    * `RequestRefused`: it is in etcd's future;
     * `WatchEnded`, `PermissionDenied`, `AuthenticationFailed`: the server refuses the watch;
     * `ClientClosed`: the client was shut down.
 
@@ -78,7 +79,13 @@ class PrefixWatch:
 
     def __iter__(self) -> Iterator[WatchEvent]:
         while not self._cancelled.is_set():
-            stream = WatchStream(self._connection, [(self._prefix, self._end)], self.revision + 1, self._clock)
+            stream = WatchStream(
+                self._connection,
+                [(self._prefix, self._end)],
+                self.revision + 1,
+                self._clock,
+                chosen=self._known is None,
+            )
             with self._lock:
                 self._stream = stream
             if self._cancelled.is_set():

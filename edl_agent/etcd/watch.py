@@ -29,9 +29,18 @@ class WatchStream:
         ranges: pairs of start and exclusive end; an empty end = the one key.
         revision: the first revision wanted.
         clock: for deadlines.
+        chosen: whether a program chose the revision; else it comes from a read of these ranges.
     """
 
-    def __init__(self, connection: Connection, ranges: list[tuple[bytes, bytes]], revision: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        ranges: list[tuple[bytes, bytes]],
+        revision: int,
+        clock: Clock,
+        *,
+        chosen: bool = False,
+    ) -> None:
         self._connection = connection
         self._ranges = ranges
         self._clock = clock
@@ -42,12 +51,14 @@ class WatchStream:
         self._requests: queue.SimpleQueue[bytes | None] | None = None
         self._numbers: dict[int, int] = {}
         self._denied = False
+        self._unproven = chosen
 
     def steps(self) -> Iterator[Step]:
         """Each answer as a `Step`; ends after `cancel`.
 
         Raises:
             WatchCompacted: the wanted revision is gone (also when etcd came back with older data): read afresh.
+            RequestRefused: the chosen revision is in etcd's future.
             WatchEnded: the server refuses the watch for good; the text has its reason.
             ClientClosed: the client was shut down.
             EdlAgentError: no authentication or permission.
@@ -115,6 +126,11 @@ class WatchStream:
         number = self._numbers[watch_id]
         cursor = self._cursors[number]
         if answer.created and not answer.canceled and answer.revision + 1 < cursor.next_revision:
+            if self._unproven:
+                raise errors.RequestRefused(
+                    f"revision {cursor.next_revision} is in the future: etcd is at revision {answer.revision} (was it "
+                    "wiped or restored since?)"
+                )
             # The store is older than what was seen: a wiped or restored etcd. The wanted revision would come much later
             # or never.
             raise errors.WatchCompacted(
@@ -126,10 +142,15 @@ class WatchStream:
             raise errors.WatchCompacted(f"revision {cursor.next_revision} is compacted (oldest kept: {step.compacted})")
         if step.ended is not None:
             raise self._ended(step.ended)
-        self._denied = False
+        self._denied = self._unproven = False
         return step, answer.created
 
     def _ended(self, reason: str) -> errors.EdlAgentError:
+        if self._connection.anonymous and ("permission denied" in reason or "user name is empty" in reason):
+            # Nobody is granted anything without a name; etcd calls a watch without one not permitted.
+            return errors.AuthenticationFailed(
+                f"etcd wants user and password, and none are configured (the watch was refused: {reason})"
+            )
         if "permission denied" in reason and (self._denied or not self._connection.renew_token()):
             return errors.PermissionDenied(f"the watch was refused: {reason}")
         if "permission denied" in reason:

@@ -189,6 +189,8 @@ def test_wrong_and_missing_credentials_are_refused_at_once_with_what_to_do(
                 with secrets.refused(AuthenticationFailed, words):
                     getattr(client, name)(**arguments, timeout=5)
                 assert time.monotonic() - started < 2
+            with secrets.refused(AuthenticationFailed, words):  # a watch without a read before it
+                next(iter(client.watch_prefix("/x", start_revision=1)))
 
 
 @pytest.mark.report("M13")

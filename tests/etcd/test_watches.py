@@ -11,7 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edl_agent import ClientClosed, ConfigurationError, EdlAgentError, EventType, WatchCompacted, WatchEnded
+from edl_agent import (
+    ClientClosed,
+    ConfigurationError,
+    EdlAgentError,
+    EventType,
+    RequestRefused,
+    WatchCompacted,
+    WatchEnded,
+)
 from edl_agent.clock import SystemClock
 from edl_agent.etcd import kv
 from edl_agent.etcd.watch import WatchStream
@@ -219,6 +227,14 @@ def test_an_invalid_watch_is_refused_within_a_second(etcd_factory: Callable[...,
         with Watching(agent.client) as watching:
             agent.client.put_key("/w/key", b"fine")
             watching.wait_value("/w/key", b"fine", 1.0)
+
+
+def test_a_revision_in_the_future_is_not_called_compacted(etcd: SharedEtcd, prefix: str) -> None:
+    with Observed(etcd.client_url, prefix=prefix) as agent:
+        agent.client.put_key("/w/key", b"1")
+        revision = agent.client.watch_prefix("/w/").revision
+        with pytest.raises(RequestRefused, match=f"{revision + 1_000} is in the future: etcd is at revision"):
+            next(iter(agent.client.watch_prefix("/w/", start_revision=revision + 1_000)))
 
 
 @pytest.mark.report("M15")
