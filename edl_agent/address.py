@@ -23,12 +23,14 @@ def check_port(port: object) -> int:
     return port
 
 
-def check_host(host: str) -> str:
+def check_host(host: object) -> str:
     """An address or name that others can dial.
 
     Raises:
         ConfigurationError: a wildcard address, or no address and no name.
     """
+    if not isinstance(host, str):
+        raise ConfigurationError(f"host must be text, not {host!r}")
     bare = host.removeprefix("[").removesuffix("]")
     try:
         address = ipaddress.ip_address(bare)
@@ -41,7 +43,7 @@ def check_host(host: str) -> str:
     return str(address)
 
 
-def check_name(name: str) -> str:
+def check_name(name: object) -> str:
     """A trainer's address or name: printable ASCII without blanks and slashes, at most 253 characters (DNS's limit).
 
     Keys are named by it and end with a slash, so that of two names none begins with the other.
@@ -49,7 +51,7 @@ def check_name(name: str) -> str:
     Raises:
         ConfigurationError: anything else.
     """
-    if not re.fullmatch(r"[!-.0-~]{1,253}", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[!-.0-~]{1,253}", name):
         raise ConfigurationError(
             f"the name {name!r} is not 1 to 253 printable ASCII characters without blanks and slashes"
         )

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from edl_agent.errors import ConfigurationError
+
 _log = logging.getLogger(__name__)
 
 
@@ -27,7 +29,13 @@ class HookRunner:
         self._closed = False
 
     def add(self, name: str, callback: Callable[..., object]) -> None:
-        """Call ``callback`` at each `fire` of ``name``."""
+        """Call ``callback`` at each `fire` of ``name``.
+
+        Raises:
+            ConfigurationError: it cannot be called.
+        """
+        if not callable(callback):
+            raise ConfigurationError(f"the callback for {name} cannot be called: {callback!r}")
         with self._lock:
             self._callbacks.setdefault(name, []).append(callback)
 

@@ -32,6 +32,8 @@ class KeySchema:
     prefix: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str):
+            raise ConfigurationError(f"prefix must be text, not {self.prefix!r}")
         if not self.prefix:
             return
         parts = self.prefix.split("/")

@@ -53,6 +53,8 @@ def parse_endpoints(endpoints: str | Iterable[str], *, tls: bool = False) -> tup
     if isinstance(endpoints, str):
         texts = endpoints.split(",")
     else:
+        if not isinstance(endpoints, Iterable):
+            raise ConfigurationError(f"endpoints must be text or a list of texts, not {endpoints!r}")
         texts = []
         for item in endpoints:
             if not isinstance(item, str):

@@ -32,6 +32,10 @@ class TlsFiles:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            _check_path(f"TLS: {name}", getattr(self, name))
+        if self.server_name is not None and not isinstance(self.server_name, str):
+            raise ConfigurationError(f"TLS: server_name must be text, not {self.server_name!r}")
         if (self.cert is None) != (self.key is None):
             raise ConfigurationError("TLS: a client certificate and its key go together, only one of them is given")
 
@@ -65,6 +69,16 @@ class Login:
     secret: str | None = field(default=None, repr=False)
     secret_file: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, text in (("user", self.user), ("password", self.secret)):
+            if text is None and name == "password":
+                continue
+            if not isinstance(text, str):
+                raise ConfigurationError(f"{name} must be text, not {type(text).__name__}")
+            if any("\ud800" <= letter <= "\udfff" for letter in text):  # not shown, nor by a UnicodeEncodeError
+                raise ConfigurationError(f"{name} cannot be written in UTF-8")
+        _check_path("password_file", self.secret_file)
+
     def password(self) -> str:
         """The password now.
 
@@ -73,7 +87,7 @@ class Login:
         """
         if self.secret_file is None:
             return self.secret or ""
-        raw = _read(self.secret_file)
+        raw = _read(self.secret_file, "the password file ")
         text: str | None = None
         with contextlib.suppress(UnicodeDecodeError):
             text = raw.decode().rstrip("\r\n")
@@ -90,12 +104,19 @@ def _stat(path: str) -> tuple[int, int, int]:
     return (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def _read(path: str) -> bytes:
+def _check_path(name: str, path: object) -> None:
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"{name} must be the path of a file, not {path!r}")
+
+
+def _read(path: str, what: str = "") -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
+    except ValueError as error:  # a path with a zero byte
+        raise AuthenticationFailed(f"cannot read {what}{path!r}: {error}") from error
     except OSError as error:
-        raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
+        raise AuthenticationFailed(f"cannot read {what}{path}: {error.strerror}") from error
 
 
 def _warn_if_open(path: str) -> None:
