@@ -52,6 +52,7 @@ class WatchStream:
         self._numbers: dict[int, int] = {}
         self._denied = False
         self._unproven = chosen
+        self._doubted = False
 
     def steps(self) -> Iterator[Step]:
         """Each answer as a `Step`; ends after `cancel`.
@@ -126,6 +127,9 @@ class WatchStream:
         number = self._numbers[watch_id]
         cursor = self._cursors[number]
         if answer.created and not answer.canceled and answer.revision + 1 < cursor.next_revision:
+            if self._unproven and not self._doubted:
+                self._doubted = True
+                raise errors.Unavailable("the wanted revision is in the member's future; the member may lag")
             if self._unproven:
                 raise errors.RequestRefused(
                     f"revision {cursor.next_revision} is in the future: etcd is at revision {answer.revision} (was it "
