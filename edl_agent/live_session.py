@@ -98,8 +98,7 @@ class Session:
 
         Take it after registering: it is never cleared; a new claim has a new one.
         """
-        with self._condition:
-            return self._lost
+        return self._lost  # no lock: a forked child may never get it
 
     def __repr__(self) -> str:
         view = self.view()
