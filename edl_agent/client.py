@@ -42,8 +42,11 @@ _living: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()
 _AT_EXIT = 1.0
 """Seconds that the end of a process may be held up by a client that was not shut down."""
 
-_CLOSING = 1.0
-"""Seconds more than ``dial_timeout`` that what stands on the client may take to close."""
+_MOMENT = 0.2
+"""Seconds that the end of a process waits for a shutdown that is under way."""
+
+_CLOSING = 0.5
+"""Seconds that what stands on the client may take to close; its calls are refused from then on."""
 
 _LAST_ANSWER = 0.3
 """Seconds that a shutdown waits for the answer to a claim under way before it revokes the lease."""
@@ -260,7 +263,7 @@ class EtcdClient(KeyAccess):
 
         Idempotent, from any thread, bounded: about ``dial_timeout`` when etcd is away. A no-op in a forked child.
         """
-        self._shut_down(self._settings.dial_timeout)
+        self._shut_down(self._settings.dial_timeout, self._settings.dial_timeout + 2.0)
 
     def install_signal_handlers(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
         """On these signals shut down, then let the signal do what it did before (by default: end the process).
@@ -291,7 +294,7 @@ class EtcdClient(KeyAccess):
 
     # --- inside ---
 
-    def _shut_down(self, seconds: float) -> None:
+    def _shut_down(self, seconds: float, patience: float) -> None:
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -303,7 +306,7 @@ class EtcdClient(KeyAccess):
                 self._refusing = True
                 self._closed.set()
         elif threading.current_thread() is not self._closer:
-            self._closed.wait(seconds + 2.0)
+            self._closed.wait(patience)
 
     def _set_drain_state(self, state: "DrainState") -> None:
         """What the reports say of a drain, and news of it to who reports."""
@@ -320,7 +323,7 @@ class EtcdClient(KeyAccess):
 
     def _stop(self, seconds: float) -> None:
         """End everything, with at most about ``seconds`` for etcd."""
-        self._run_closings(seconds)
+        self._run_closings()
         self._refusing = True
         self._registration.stop()
         self._keeper.stop()
@@ -329,7 +332,7 @@ class EtcdClient(KeyAccess):
         _release(self._registration, self._keeper, self._leases, self._connection, self._clock, holds, seconds)
         self._hooks.close(0.2)
 
-    def _run_closings(self, seconds: float) -> None:
+    def _run_closings(self) -> None:
         """Close what stands on the client; on a thread, so that a callback that blocks costs its time only."""
 
         def run() -> None:
@@ -347,7 +350,7 @@ class EtcdClient(KeyAccess):
         except RuntimeError:  # no more threads, or the interpreter ends
             run()
         else:
-            self._closer.join(seconds + _CLOSING)
+            self._closer.join(_CLOSING)
 
     def _start(self) -> None:
         with self._lock:
@@ -420,4 +423,6 @@ def _join(thread: threading.Thread, seconds: float) -> None:
 def _shut_down_at_exit() -> None:
     """A process that ends frees its slots, also when it forgot `EtcdClient.shutdown`."""
     for client in list(_living):
-        client._shut_down(min(_AT_EXIT, client._settings.dial_timeout))
+        # One that is being shut down by somebody who does not wait for it gets a moment; a stop signal its whole time.
+        patience = client._settings.dial_timeout if client._signals is not None else _MOMENT
+        client._shut_down(min(_AT_EXIT, client._settings.dial_timeout), patience)
