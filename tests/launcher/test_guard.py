@@ -89,7 +89,9 @@ def test_the_command_leads_a_process_group_of_its_own_with_default_signals(guard
     assert end_of(news) == Ended(0)
     text = out.read_text()
     assert int(text.split()[4]) == first.pid
-    assert "SigIgn:\t0000000000000000" in text
+    ignored = int(text.partition("SigIgn:")[2].split()[0], 16)
+    # 32 and 33 belong to the C library, which lets nobody set them; below make they are found ignored.
+    assert ignored & ~(1 << 31 | 1 << 32) == 0
     assert "SigBlk:\t0000000000000000" in text
 
 
