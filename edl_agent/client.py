@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edl_agent import errors
 from edl_agent.address import check_name, check_port, configured_host, default_name
-from edl_agent.claiming import Claims
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, make_settings
-from edl_agent.enrolment import Enrolment
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.identity import TlsFiles
 from edl_agent.etcd.kv import Kv
 from edl_agent.etcd.lease import Leases
 from edl_agent.hooks import HookRunner
-from edl_agent.keeper import Keeper
 from edl_agent.key_access import KeyAccess
 from edl_agent.keys import Role
 from edl_agent.live_session import Session
-from edl_agent.registration import Goal, Registration
 from edl_agent.session import closed
 from edl_agent.stop_signals import StopSignals
 
 if TYPE_CHECKING:
+    from edl_agent.keeper import Keeper
+    from edl_agent.registration import Goal, Registration
     from edl_agent.report import DrainState
 
 _log = logging.getLogger(__name__)
@@ -97,6 +95,12 @@ class EtcdClient(KeyAccess):
         unsafe_plaintext_password: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        # What works for a session is loaded with the first client, not at import.
+        from edl_agent.claiming import Claims
+        from edl_agent.enrolment import Enrolment
+        from edl_agent.keeper import Keeper
+        from edl_agent.registration import Registration
+
         self._settings = make_settings(
             endpoints,
             num_pservers,
@@ -189,6 +193,8 @@ class EtcdClient(KeyAccess):
             ConfigurationError: bad port or host, or a second call that differs from the first.
         """
         self._check_usable()
+        from edl_agent.registration import Goal
+
         found = configured_host(host if host is not None else self._settings.host, os.environ)
         return self._register(Goal("pserver", check_port(port), found, wait), timeout)
 
@@ -205,6 +211,8 @@ class EtcdClient(KeyAccess):
         Raises:
             EdlAgentError: as `register`.
         """
+        from edl_agent.registration import Goal
+
         self._check_usable()
         return self._register(Goal("trainer", host=check_name(address or default_name(os.environ))), timeout)
 
@@ -218,6 +226,8 @@ class EtcdClient(KeyAccess):
             DeadlineExceeded, AuthenticationFailed, PermissionDenied, NoSpace, ClientClosed, ConfigurationError: as
             `register`.
         """
+        from edl_agent.registration import Goal
+
         self._check_usable()
         self._enrolment.reach(Goal(None), timeout)
 
@@ -316,7 +326,7 @@ class EtcdClient(KeyAccess):
         for listener in listeners:
             listener()
 
-    def _register(self, goal: Goal, timeout: float | None) -> int:
+    def _register(self, goal: "Goal", timeout: float | None) -> int:
         slot = self._enrolment.reach(goal, timeout).slot
         assert slot is not None
         return slot.index
@@ -377,8 +387,8 @@ class EtcdClient(KeyAccess):
 
 
 def _drop(
-    registration: Registration,
-    keeper: Keeper,
+    registration: "Registration",
+    keeper: "Keeper",
     leases: Leases,
     connection: Connection,
     clock: Clock,
@@ -392,8 +402,8 @@ def _drop(
 
 
 def _release(
-    registration: Registration,
-    keeper: Keeper,
+    registration: "Registration",
+    keeper: "Keeper",
     leases: Leases,
     connection: Connection,
     clock: Clock,

@@ -10,7 +10,6 @@ from edl_agent.keys import KeySchema, prefix_end
 from edl_agent.live_session import Session
 from edl_agent.prefix_watch import PrefixWatch, read_prefix
 from edl_agent.session import Slot, lost, renewed
-from edl_agent.slots import Holding, SlotKey, judge_slot
 
 Key = str | bytes
 
@@ -254,6 +253,8 @@ class KeyAccess:
 
     def _slot_refused(self, slot: Slot, lease_id: int, found: KeyValue | None) -> errors.LeaseLost:
         """A guarded write was refused: that is news of the loss, which may be here before the watch's."""
+        from edl_agent.slots import Holding, SlotKey, judge_slot
+
         gone = errors.LeaseLost(f"slot {slot.index} is no longer held with epoch {slot.epoch}; nothing was written")
         lease = self._session.view().lease
         if lease is None or lease.lease_id != lease_id:

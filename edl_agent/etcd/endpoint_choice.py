@@ -221,9 +221,9 @@ class EndpointChoice:
         self.reason = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in reasons.items())
         if distrusted and self._clock.monotonic() - self._rotated_at > _ROTATION and not self.refresh_identity():
             raise errors.AuthenticationFailed(self.reason)
-        # At most about four probes a second over all endpoints (invariant I6), growing to one round a second.
+        # At most 2.5 probes a second over all endpoints (invariant I6), growing to one round a second.
         self._rounds += 1
-        gap = max(0.3 * len(self.endpoints), min(1.0, 0.25 * self._rounds)) * self._random.uniform(1.0, 1.3)
+        gap = max(0.4 * len(self.endpoints), min(1.0, 0.25 * self._rounds)) * self._random.uniform(1.0, 1.3)
         self._next_round = began + gap
 
     def _diagnose(self, reasons: dict[Endpoint, str]) -> bool:
