@@ -563,13 +563,16 @@ def commands_in_docs(block: str) -> list[list[str]]:
     """The commands of one ```sh block of docs/etcd-roles.md, as words."""
     page = (Path(__file__).parents[2] / "docs" / "etcd-roles.md").read_text()
     (text,) = re.findall(rf"^```sh {block}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return [shlex.split(line, comments=True) for line in text.splitlines() if line]
+    # The passwords come through a pipe, `printf ... | etcdctl user add ...`; the test gives its own.
+    return [
+        shlex.split(line, comments=True) for line in (line.rpartition(" | ")[2] for line in text.splitlines()) if line
+    ]
 
 
 def run_block(cluster: EtcdCluster, block: str, job: str, user: str) -> None:
     for program, *words in commands_in_docs(block):
         assert program == "etcdctl"
-        filled = [word.replace("$JOB", job).replace("$USER", user) for word in words]
+        filled = [word.replace("$JOB", job).replace("$EDL_USER", user) for word in words]
         cluster.etcdctl(*filled, input=f"{PASSWORD}\n" if "--interactive=false" in filled else None)
 
 
