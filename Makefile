@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36
+.PHONY: reference help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,12 +40,13 @@ demo-paddle: $(VENV)/.ready ## an asynchronous PaddlePaddle job that outlives a 
 test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
-check: $(VENV)/.ready ## lint, format, types, layers, and protos against their committed compilation
+check: $(VENV)/.ready ## lint, format, types, layers; protos and reference against what is committed
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(PY) -m mypy $(SOURCES)
 	@$(VENV)/bin/lint-imports
 	@$(PY) protos/compile.py --check
+	@$(PY) docs/make_reference.py --check
 
 bench: $(VENV)/.ready ## the speed, as ratios to a baseline in the same run (BENCH_ARGS="-o json")
 	@$(PY) -m benchmarks $(BENCH_ARGS)
@@ -65,6 +66,9 @@ test-oldest: $(OLDEST)/.ready ## the smoke tests with the oldest allowed depende
 
 protos: $(VENV)/.ready ## compile protos/ into the committed descriptor sets
 	@$(PY) protos/compile.py
+
+reference: $(VENV)/.ready ## write docs/reference.md from the docstrings
+	@$(PY) docs/make_reference.py
 
 format: $(VENV)/.ready ## format the code and repair what the linter can repair
 	@$(VENV)/bin/ruff check --fix-only --quiet .
