@@ -2,7 +2,7 @@
 
 ========== ===========================================================================================
 lock.txt   what runs this script
-dev.txt    the project's dependencies and all that ``make`` needs, newest versions
+dev.txt    the project's dependencies, the controller's too, and all that ``make`` needs, newest versions
 oldest.txt the lowest allowed version of each of the project's dependencies, and what runs the tests
 interop.txt etcd3 0.12 and the old protobuf that it needs, for tests/interop
 paddle.txt PaddlePaddle for examples/paddle and the protobuf that it needs, for Linux on x86-64
@@ -52,7 +52,7 @@ def main() -> int:
     """Write all lock files; ``--upgrade`` ignores the versions that they hold now."""
     upgrade = "--upgrade" in sys.argv[1:]
     compile_lock("lock.txt", f"{FOLDER}/lock.in", upgrade=upgrade)
-    compile_lock("dev.txt", PROJECT, "--group", "dev", upgrade=upgrade)
+    compile_lock("dev.txt", PROJECT, "--extra", "controller", "--group", "dev", upgrade=upgrade)
     compile_lock("interop.txt", "--group", "interop", upgrade=upgrade)
     # On Windows PaddlePaddle forbids the protobuf that it needs.
     compile_lock("paddle.txt", "--group", "paddle", upgrade=upgrade, platform="x86_64-manylinux_2_28")
