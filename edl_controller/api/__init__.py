@@ -1,0 +1,1 @@
+"""TrainingJob and the Kubernetes objects around it as data: frozen, typed, pure."""

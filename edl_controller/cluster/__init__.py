@@ -1,0 +1,1 @@
+"""Adapters: the clusters that the controller can run on, and the port they share."""

@@ -1,0 +1,69 @@
+"""The whole error tree of the controller, drawn once.
+
+EdlControllerError
+├── InvalidQuantity (ValueError)     a resource amount that is none
+├── InvalidTrainingJob (ValueError)  a TrainingJob with faults; all of them
+├── MissingExtra (ImportError)       an optional dependency is not installed
+└── ClusterError                     what a cluster answered
+    ├── NotFound                     404
+    ├── AlreadyExists                409: an object of this name is there
+    ├── Conflict                     409: a precondition (version, uid) does not hold
+    ├── Gone                         410: the version asked for is no longer kept; list again
+    ├── Forbidden                    403
+    ├── Invalid                      422: the object breaks a rule; `details` names it
+    └── Unavailable                  the cluster does not answer, or asks to wait
+"""
+
+from __future__ import annotations
+
+
+class EdlControllerError(Exception):
+    """Root of all errors of this package."""
+
+
+class InvalidQuantity(EdlControllerError, ValueError):
+    """A resource amount that Kubernetes would refuse."""
+
+
+class InvalidTrainingJob(EdlControllerError, ValueError):
+    """A TrainingJob with faults; the message lists every one with its path."""
+
+
+class MissingExtra(EdlControllerError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
+
+
+class ClusterError(EdlControllerError):
+    """What a cluster answered in place of doing what was asked."""
+
+
+class NotFound(ClusterError):
+    """There is no such object."""
+
+
+class Conflict(ClusterError):
+    """The object is not as it was assumed to be (another version or uid): read it again."""
+
+
+class AlreadyExists(Conflict):
+    """An object of this name is there already."""
+
+
+class Gone(ClusterError):
+    """The version asked for is no longer kept: list again."""
+
+
+class Forbidden(ClusterError):
+    """The cluster does not allow it."""
+
+
+class Invalid(ClusterError):
+    """The object breaks a rule of its kind."""
+
+
+class Unavailable(ClusterError):
+    """The cluster does not answer; `retry_after` is what it asked to wait, in seconds, or None."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
