@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: reference help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36
+.PHONY: reference help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,7 +37,7 @@ demo-slots: $(VENV)/.ready ## a real etcd and pservers that come, die and are re
 demo-paddle: $(VENV)/.ready ## an asynchronous PaddlePaddle job that outlives a pserver (fetches 600 MB into the user's cache folder, once)
 	@$(PY) -m examples.paddle.demo
 
-test: $(VENV)/.ready etcd36 ## all tests but the long ones, against real etcd servers
+test: $(VENV)/.ready etcd36 kube-control-plane ## all tests but the long ones, against real etcd servers
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: $(VENV)/.ready ## lint, format, types, layers; protos and reference against what is committed
@@ -57,7 +57,7 @@ faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a
 test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePaddle (fetches 600 MB into the user's cache folder, once)
 	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)
 
-soak: $(VENV)/.ready etcd36 ## the long tests, minutes to hours
+soak: $(VENV)/.ready etcd36 kube-control-plane ## the long tests, minutes to hours
 	@$(PY) -m pytest -m soak --timeout=0 $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST)/.ready ## the smoke tests with the oldest allowed dependencies
@@ -84,9 +84,17 @@ clean: ## remove what the targets made in this folder (programs built in the use
 # etcd 3.6 is the third version that the tests know. Without Go they say so and go on with the others; in CI a failed
 # build is an error.
 etcd36: $(VENV)/.ready
-	@$(PY) tests/etcd36/build.py > /dev/null || { code=$$?; \
+	@$(PY) -m tests.etcd36.build > /dev/null || { code=$$?; \
 	  if [ $$code -ne 3 ] && [ -n "$${CI:-}" ]; then exit $$code; fi; \
 	  echo "etcd 3.6 is skipped (see above); the tests use the other versions" >&2; }
+
+# The real Kubernetes control plane of the tests: about six minutes on two cores, once. Without Go its tests are skipped
+# and say so; in CI a failed build is an error.
+kube-control-plane: $(VENV)/.ready etcd36
+	@$(PY) -m tests.kube.controlplane.build > /dev/null || { code=$$?; \
+	  if [ $$code -ne 3 ] && [ -n "$${CI:-}" ]; then exit $$code; fi; \
+	  echo "the tests on a real Kubernetes control plane are skipped (see above); with Go on PATH, or with" >&2; \
+	  echo "KUBEBUILDER_ASSETS naming a folder with its three programs, make test runs them" >&2; }
 
 # $(1): folder, $(2): lock file. The project itself is installed editable, with the hatchling of the lock file, so that
 # nothing unlocked is fetched.

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from edl_agent.testing import EtcdBinaries, EtcdNotFoundError, binaries_in, find_etcd
-from tests.etcd36.build import VERSION, cached_programs
+from tests.etcd36.build import PROGRAMS, VERSION
 
 
 def binaries(version: str = "default") -> EtcdBinaries:
@@ -17,9 +17,9 @@ def binaries(version: str = "default") -> EtcdBinaries:
         return find_etcd()
     if version != "3.6":
         raise ValueError(f"the bench knows the etcd versions 'default' and '3.6', not {version!r}")
-    folder = cached_programs()
+    folder = PROGRAMS.cached()
     if folder is None:
-        raise EtcdNotFoundError(f"etcd {VERSION} has not been built: run `python tests/etcd36/build.py` (needs Go)")
+        raise EtcdNotFoundError(f"etcd {VERSION} has not been built: run `make etcd36` (needs Go)")
     return binaries_in(folder, "built from its Go module")
 
 
@@ -27,4 +27,4 @@ def known_versions() -> list[str]:
     """The versions that can be started on this machine, for parametrised tests: "default", and "3.6" where it is
     built.
     """
-    return ["default"] + (["3.6"] if cached_programs() is not None else [])
+    return ["default"] + (["3.6"] if PROGRAMS.cached() is not None else [])

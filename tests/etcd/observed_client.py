@@ -27,7 +27,7 @@ both_versions = pytest.mark.parametrize(
             marks=[
                 pytest.mark.etcd36,
                 pytest.mark.skipif(
-                    "3.6" not in known_versions(), reason="etcd 3.6 is not built: python tests/etcd36/build.py"
+                    "3.6" not in known_versions(), reason="etcd 3.6 is not built: make etcd36 (needs Go)"
                 ),
             ],
         ),
