@@ -27,6 +27,7 @@ class WatchEvent(NamedTuple):
         value: new value, empty for a delete.
         mod_revision: revision of the change.
         lease: lease of the key, 0 = none.
+        previous: value before the change, where the watch asked for it and etcd still has it.
     """
 
     type: EventType
@@ -34,6 +35,7 @@ class WatchEvent(NamedTuple):
     value: bytes
     mod_revision: int
     lease: int
+    previous: bytes = b""
 
 
 class WatchAnswer(NamedTuple):

@@ -30,6 +30,7 @@ class WatchStream:
         revision: the first revision wanted.
         clock: for deadlines.
         chosen: whether a program chose the revision; else it comes from a read of these ranges.
+        previous: whether events carry the value before the change.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class WatchStream:
         clock: Clock,
         *,
         chosen: bool = False,
+        previous: bool = False,
     ) -> None:
         self._connection = connection
         self._ranges = ranges
@@ -52,6 +54,7 @@ class WatchStream:
         self._numbers: dict[int, int] = {}
         self._denied = False
         self._unproven = chosen
+        self._previous = previous
         self._doubted = False
 
     def steps(self) -> Iterator[Step]:
@@ -112,7 +115,7 @@ class WatchStream:
             request = wire.WatchRequest()
             create = request.create_request
             create.key, create.range_end, create.start_revision = key, end, cursor.next_revision
-            create.progress_notify, create.fragment = True, True
+            create.progress_notify, create.fragment, create.prev_kv = True, True, self._previous
             requests.append(request.SerializeToString())
         return requests
 
@@ -188,6 +191,7 @@ def _decode(data: bytes) -> tuple[int, int, WatchAnswer]:
             event.kv.value,
             event.kv.mod_revision,
             event.kv.lease,
+            event.prev_kv.value,
         )
         for event in message.events
     )
