@@ -22,7 +22,12 @@ class EdlControllerError(Exception):
 
 
 class InvalidQuantity(EdlControllerError, ValueError):
-    """A resource amount that Kubernetes would refuse."""
+    """A resource amount that Kubernetes would refuse; `why` says which rule it breaks."""
+
+    def __init__(self, what: object, why: str) -> None:
+        shown = repr(what)
+        super().__init__(f"{shown if len(shown) <= 70 else shown[:64] + '...'} is no amount of a resource: {why}")
+        self.why = why
 
 
 class InvalidTrainingJob(EdlControllerError, ValueError):
