@@ -27,6 +27,9 @@ class ApiObject(Protocol):
 
 T = TypeVar("T", bound=ApiObject)
 
+UNREADABLE = "paddlepaddle.org/unreadable"
+"""Annotation, never stored: why the rest of an object could not be read (`Kind.decode_marked`)."""
+
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
@@ -67,6 +70,21 @@ class Kind(Generic[T]):
             return msgspec.json.decode(data, type=self.type)
         except msgspec.ValidationError:
             return self.from_json(msgspec.json.decode(data))
+
+    def decode_marked(self, data: bytes) -> T:
+        """Read the object; one with a field of a wrong type comes as its metadata alone, marked by `UNREADABLE`.
+
+        So one bad object, stored before rules existed, is one bad object and not the end of a list.
+
+        Raises:
+            msgspec.MsgspecError: not even the metadata can be read.
+        """
+        try:
+            return self.decode(data)
+        except msgspec.ValidationError as error:
+            meta = msgspec.convert(without_nulls(msgspec.json.decode(data)).get("metadata", {}), type=ObjectMeta)
+            annotations = {**meta.annotations, UNREADABLE: str(error)}
+            return self.from_json({"metadata": msgspec.to_builtins(meta) | {"annotations": annotations}})
 
     def from_json(self, value: Any) -> T:
         """Read the object from JSON values, as `decode` does.

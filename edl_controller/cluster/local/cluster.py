@@ -1,0 +1,228 @@
+"""`LocalCluster`: the port over a real etcd: revision = resource version, watch = etcd watch, update = compare-and-swap."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from edl_agent.clock import SystemClock
+from edl_agent.config import DEFAULT_DIAL_TIMEOUT
+from edl_agent.etcd import kv as etcd
+from edl_agent.etcd.connection import Connection
+from edl_agent.etcd.endpoints import parse_endpoints
+from edl_agent.etcd.kv import KeyValue, Kv
+from edl_agent.etcd.watch import WatchStream
+from edl_agent.watch_cursor import EventType, Step, WatchEvent
+from edl_controller import errors
+from edl_controller.api.kinds import ApiObject, Kind, kind_of
+from edl_controller.api.meta import ObjectMeta
+from edl_controller.cluster.local.keys import DEFAULT_PREFIX, ObjectKeys
+from edl_controller.cluster.local.store import CALL_DEADLINE, cluster_errors
+from edl_controller.cluster.port import Change, Listing, Propagation, Stop, Subresource
+from edl_controller.cluster.workloads import WorkloadCalls
+from edl_controller.core.semantics import storage
+
+T = TypeVar("T", bound=ApiObject)
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""Of random ends of names: as Kubernetes' (no vowels, so no words)."""
+
+_TRIES = 100
+"""Compare-and-swaps of one call; each failed one means that somebody else made progress."""
+
+
+class LocalCluster(WorkloadCalls):
+    """Objects in etcd. Thread-safe; also a context manager that closes the connection.
+
+    Args:
+        endpoints: of the etcd, as for `edl_agent.EtcdClient`.
+        prefix: below which the objects are kept.
+        now: Unix seconds, for the times in objects.
+    """
+
+    def __init__(self, endpoints: str, *, prefix: str = DEFAULT_PREFIX, now: Callable[[], float] = time.time) -> None:
+        self._clock = SystemClock()
+        self._connection = Connection(
+            parse_endpoints(endpoints), tls=None, login=None, dial_timeout=DEFAULT_DIAL_TIMEOUT, clock=self._clock
+        )
+        self._kv = Kv(self._connection)
+        self._keys = ObjectKeys(prefix)
+        self._now = now
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls and watches. Idempotent."""
+        self._connection.close()
+
+    # --- reading ---
+
+    def get(self, kind: Kind[T], namespace: str, name: str) -> T:
+        """See `ObjectReader.get`."""
+        return self._read(kind, namespace, name)[0]
+
+    def list(self, kind: Kind[T], namespace: str = "", *, labels: dict[str, str] | None = None) -> Listing[T]:
+        """See `ObjectReader.list`."""
+        items: list[T] = []
+        revision = 0
+        with cluster_errors():
+            for page, revision in self._kv.pages(*self._keys.range(kind, namespace), self._deadline()):  # noqa: B007
+                items += (_versioned(kind.decode_marked(pair.value), pair.mod_revision) for pair in page)
+        return Listing(tuple(one for one in items if storage.selects(labels, one)), str(revision))
+
+    def watch(self, kind: Kind[T], namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[T]]:
+        """See `ObjectReader.watch`."""
+        stream = WatchStream(
+            self._connection,
+            [self._keys.range(kind, namespace)],
+            int(resource_version) + 1,
+            self._clock,
+            chosen=True,
+            previous=True,
+        )
+        inbox: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
+        threading.Thread(target=_pump, args=(stream, inbox), name=f"watch-{kind.plural}", daemon=True).start()
+        try:
+            while not stop.is_set():
+                try:
+                    step = inbox.get(timeout=_STOP_SEEN)
+                except queue.Empty:
+                    continue
+                if step is None:
+                    return
+                if isinstance(step, BaseException):
+                    with cluster_errors():
+                        raise step
+                for event in step.events:
+                    yield _change(kind, event)
+                if not step.events:
+                    yield Change("BOOKMARK", None, str(step.cursor.next_revision - 1))
+        finally:
+            stream.cancel()
+
+    # --- writing ---
+
+    def create(self, obj: T) -> T:
+        """See `ObjectWriter.create`."""
+        kind = kind_of(obj)
+        suffix = "".join(secrets.choice(_ALPHABET) for _ in range(5))
+        new = storage.created(kind, obj, uid=str(uuid.uuid4()), suffix=suffix, now=self._now())
+        key = self._keys.of(kind, new.metadata.namespace, new.metadata.name)
+        with cluster_errors():
+            done = self._kv.txn([etcd.absent(key)], [etcd.put_op(key, kind.encode(new))], [], self._deadline())
+        if not done.succeeded:
+            raise errors.AlreadyExists(f'{kind.plural} "{new.metadata.name}" already exists')
+        return _versioned(new, done.revision)
+
+    def patch(
+        self,
+        kind: Kind[T],
+        namespace: str,
+        name: str,
+        patch: dict[str, Any],
+        *,
+        subresource: Subresource = "",
+        resource_version: str = "",
+        uid: str = "",
+    ) -> T:
+        """See `ObjectWriter.patch`."""
+
+        def change(current: T) -> T | None:
+            storage.check_preconditions(kind, current, resource_version=resource_version, uid=uid)
+            after = storage.patched(kind, current, patch, subresource=subresource, now=self._now())
+            return None if storage.is_removed(after) else after
+
+        return self._swap(kind, namespace, name, change)
+
+    def delete(
+        self,
+        kind: Kind[T],
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: Propagation = "Background",
+        grace_seconds: int | None = None,
+    ) -> None:
+        """See `ObjectWriter.delete`."""
+
+        def change(current: T) -> T | None:
+            storage.check_preconditions(kind, current, resource_version=resource_version, uid=uid)
+            return storage.deleted(kind, current, propagation=propagation, grace_seconds=grace_seconds, now=self._now())
+
+        self._swap(kind, namespace, name, change)
+
+    # --- the inside ---
+
+    def _swap(self, kind: Kind[T], namespace: str, name: str, change: Callable[[T], T | None]) -> T:
+        """Read, change and compare-and-swap until nobody came in between; None from ``change`` removes the object."""
+        key = self._keys.of(kind, namespace or "default", name)
+        for _ in range(_TRIES):
+            current, revision = self._read(kind, namespace, name)
+            after = change(current)
+            if after is current:
+                return current
+            operation = etcd.delete_op(key) if after is None else etcd.put_op(key, kind.encode(_versioned(after, 0)))
+            with cluster_errors():
+                done = self._kv.txn([etcd.modified_at(key, revision)], [operation], [], self._deadline())
+            if done.succeeded:
+                return current if after is None else _versioned(after, done.revision)
+        raise errors.Conflict(f'{kind.plural} "{name}": changed {_TRIES} times while it was being written')
+
+    def _read(self, kind: Kind[T], namespace: str, name: str) -> tuple[T, int]:
+        key = self._keys.of(kind, namespace or "default", name)
+        with cluster_errors():
+            pairs, _ = self._kv.range(key, b"", self._deadline())
+        if not pairs:
+            raise errors.NotFound(f'{kind.plural} "{name}" not found')
+        pair: KeyValue = pairs[0]
+        try:
+            return _versioned(kind.decode(pair.value), pair.mod_revision), pair.mod_revision
+        except msgspec.MsgspecError as error:
+            raise errors.Invalid(f'{kind.plural} "{name}" cannot be read: {error}') from error
+
+    def _deadline(self) -> float:
+        return self._clock.monotonic() + CALL_DEADLINE
+
+
+_STOP_SEEN = 0.5
+"""Seconds within which a watch sees that it is to stop."""
+
+
+def _pump(stream: WatchStream, inbox: queue.SimpleQueue[Step | BaseException | None]) -> None:
+    """Carry answers over, so that whoever takes them can also see the stop."""
+    try:
+        for step in stream.steps():
+            inbox.put(step)
+        inbox.put(None)
+    except Exception as error:
+        inbox.put(error)
+
+
+def _versioned(obj: T, revision: int) -> T:
+    version = str(revision) if revision else ""
+    return storage.with_metadata(obj, msgspec.structs.replace(obj.metadata, resource_version=version))
+
+
+def _change(kind: Kind[T], event: WatchEvent) -> Change[T]:
+    if event.type is EventType.DELETE:
+        if event.previous:
+            last = _versioned(kind.decode_marked(event.previous), event.mod_revision)
+        else:  # compacted away in the meantime: who it was is in the key
+            *_, namespace, name = event.key.decode().split("/")
+            last = kind.type(metadata=ObjectMeta(name=name, namespace=namespace.strip("-")))  # type: ignore[call-arg]
+        return Change("DELETED", last, str(event.mod_revision))
+    obj = _versioned(kind.decode_marked(event.value), event.mod_revision)
+    return Change("MODIFIED" if event.previous else "ADDED", obj, str(event.mod_revision))

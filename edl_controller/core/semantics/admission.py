@@ -1,0 +1,193 @@
+"""PURE: defaults that an API server fills, and changes that it refuses, for the kinds that are imitated."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from edl_controller import errors
+from edl_controller.api.kinds import ApiObject, Kind
+from edl_controller.api.meta import LabelSelector
+from edl_controller.api.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
+from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
+from edl_controller.api.workloads import Job, JobStatus, ReplicaSet, ReplicaSetStatus
+
+T = TypeVar("T", bound=ApiObject)
+
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
+JOB_NAME = "batch.kubernetes.io/job-name"
+_OLD_CONTROLLER_UID = "controller-uid"
+_OLD_JOB_NAME = "job-name"
+
+BACKOFF_LIMIT = 6
+"""Default of ``spec.backoffLimit`` of a Job."""
+
+_replace = msgspec.structs.replace
+
+
+def admitted(kind: Kind[T], obj: T, now: float) -> T:
+    """Return a new object with its defaults; a status that was sent along is dropped.
+
+    Raises:
+        Invalid: a rule of its kind is broken.
+    """
+    match obj:
+        case Job():
+            return cast(T, _job(obj))
+        case ReplicaSet():
+            return cast(T, _replica_set(obj))
+        case Pod():
+            return cast(T, _pod(obj))
+        case TrainingJob():
+            return cast(T, _replace(obj, status=TrainingJobStatus()))
+    return obj
+
+
+def check_update(kind: Kind[T], before: T, after: T) -> None:
+    """Refuse changes of what must stay.
+
+    Raises:
+        Invalid: names the field.
+    """
+    match before, after:
+        case Job(), Job():
+            if before.spec.template != after.spec.template and not _never_started(before):
+                raise _immutable(kind, before, "spec.template")
+            if before.spec.selector != after.spec.selector:
+                raise _immutable(kind, before, "spec.selector")
+            if before.spec.completions != after.spec.completions:
+                raise _immutable(kind, before, "spec.completions")
+            _check_count(kind.name, after, "spec.parallelism", after.spec.parallelism)
+        case ReplicaSet(), ReplicaSet():
+            if before.spec.selector != after.spec.selector:
+                raise _immutable(kind, before, "spec.selector")
+            _check_count(kind.name, after, "spec.replicas", after.spec.replicas)
+        case Pod(), Pod():
+            _check_pod(kind, before, after)
+
+
+def _never_started(job: Job) -> bool:
+    """A suspended Job that never ran may still get another template (KEP-2926)."""
+    return bool(job.spec.suspend) and job.status.start_time is None
+
+
+def _check_pod(kind: Kind[Any], before: Pod, after: Pod) -> None:
+    """A pod's spec stays, but for its node (bound once), removed gates, tolerations, images and resources (resize)."""
+    old, new = before.spec, after.spec
+    if old.node_name and old.node_name != new.node_name:
+        raise _immutable(kind, before, "spec.nodeName")
+    if old.scheduling_gates != new.scheduling_gates and not set(map(str, new.scheduling_gates)) <= set(
+        map(str, old.scheduling_gates)
+    ):
+        raise _immutable(kind, before, "spec.schedulingGates")
+    if _fixed(old, new) != new:
+        raise _immutable(kind, before, "spec")
+
+
+def _fixed(old: PodSpec, new: PodSpec) -> PodSpec:
+    """Return the old spec with those parts of the new that may change."""
+    images = {container.name: container for container in (*new.containers, *new.init_containers)}
+
+    def changed(container: Any) -> Any:
+        other = images.get(container.name, container)
+        return _replace(container, image=other.image, resources=other.resources)
+
+    return _replace(
+        old,
+        node_name=new.node_name,
+        scheduling_gates=new.scheduling_gates,
+        tolerations=new.tolerations,
+        affinity=new.affinity if old.scheduling_gates else old.affinity,
+        node_selector=new.node_selector if old.scheduling_gates else old.node_selector,
+        active_deadline_seconds=new.active_deadline_seconds,
+        termination_grace_period_seconds=new.termination_grace_period_seconds,
+        containers=tuple(map(changed, old.containers)),
+        init_containers=tuple(map(changed, old.init_containers)),
+    )
+
+
+def _immutable(kind: Kind[Any], obj: ApiObject, path: str) -> errors.Invalid:
+    return errors.Invalid(f"{kind.name} {obj.metadata.name!r} is invalid: {path}: field is immutable")
+
+
+def _check_count(kind: str, obj: ApiObject, path: str, count: int | None) -> None:
+    if count is not None and count < 0:
+        raise errors.Invalid(f"{kind} {obj.metadata.name!r} is invalid: {path}: must be 0 or more, not {count}")
+
+
+def _job(job: Job) -> Job:
+    spec, meta = job.spec, job.metadata
+    if not spec.template.spec.containers:
+        raise errors.Invalid(f"Job {meta.name!r} is invalid: spec.template.spec.containers: required")
+    if spec.template.spec.restart_policy not in ("Never", "OnFailure"):
+        raise errors.Invalid(
+            f"Job {meta.name!r} is invalid: spec.template.spec.restartPolicy: must be Never or OnFailure"
+        )
+    both_unset = spec.parallelism is None and spec.completions is None
+    own = {CONTROLLER_UID: meta.uid, _OLD_CONTROLLER_UID: meta.uid, JOB_NAME: meta.name, _OLD_JOB_NAME: meta.name}
+    template = spec.template
+    if not spec.manual_selector:
+        labels = {**template.metadata.labels, **own}
+        template = _replace(template, metadata=_replace(template.metadata, labels=labels))
+    spec = _replace(
+        spec,
+        parallelism=1 if spec.parallelism is None else spec.parallelism,
+        completions=1 if both_unset else spec.completions,
+        backoff_limit=BACKOFF_LIMIT if spec.backoff_limit is None else spec.backoff_limit,
+        completion_mode=spec.completion_mode or "NonIndexed",
+        suspend=bool(spec.suspend),
+        pod_replacement_policy=spec.pod_replacement_policy
+        or ("Failed" if spec.pod_failure_policy else "TerminatingOrFailed"),
+        selector=spec.selector if spec.manual_selector else LabelSelector(match_labels={CONTROLLER_UID: meta.uid}),
+        template=template,
+    )
+    result = _replace(
+        job, spec=spec, status=JobStatus(), metadata=_replace(meta, labels=meta.labels or own_labels(template))
+    )
+    _check_count("Job", result, "spec.parallelism", spec.parallelism)
+    return result
+
+
+def own_labels(template: PodTemplateSpec) -> dict[str, str]:
+    """Return the labels that a workload without any takes over from its pods."""
+    return dict(template.metadata.labels)
+
+
+def _replica_set(replica_set: ReplicaSet) -> ReplicaSet:
+    spec, meta = replica_set.spec, replica_set.metadata
+    if not spec.template.spec.containers:
+        raise errors.Invalid(f"ReplicaSet {meta.name!r} is invalid: spec.template.spec.containers: required")
+    if not spec.selector.matches(spec.template.metadata.labels) or spec.selector == LabelSelector():
+        raise errors.Invalid(
+            f"ReplicaSet {meta.name!r} is invalid: spec.selector: must match spec.template.metadata.labels"
+        )
+    spec = _replace(spec, replicas=1 if spec.replicas is None else spec.replicas)
+    _check_count("ReplicaSet", replica_set, "spec.replicas", spec.replicas)
+    return _replace(replica_set, spec=spec, status=ReplicaSetStatus(replicas=0))
+
+
+def _pod(pod: Pod) -> Pod:
+    if not pod.spec.containers:
+        raise errors.Invalid(f"Pod {pod.metadata.name!r} is invalid: spec.containers: required")
+    spec = pod.spec
+    grace = spec.termination_grace_period_seconds
+    spec = _replace(
+        spec,
+        restart_policy=spec.restart_policy or "Always",
+        termination_grace_period_seconds=30 if grace is None else grace,
+    )
+    return _replace(pod, spec=spec, status=PodStatus(phase="Pending", qos_class=qos_class(spec)))
+
+
+def qos_class(spec: PodSpec) -> str:
+    """Return ``Guaranteed``, ``Burstable`` or ``BestEffort``, by the requests and limits of CPU and memory."""
+    containers = (*spec.containers, *spec.init_containers)
+    if not any(one.resources.requests or one.resources.limits for one in containers):
+        return "BestEffort"
+    for one in containers:
+        for resource in ("cpu", "memory"):
+            limit = one.resources.limits.get(resource)
+            if limit is None or one.resources.requests.get(resource, limit) != limit:
+                return "Burstable"
+    return "Guaranteed"
