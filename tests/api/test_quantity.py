@@ -33,7 +33,7 @@ def _as_in_kubernetes(row: dict[str, Any]) -> bool:
     try:
         amount = quantity.parse(text)
     except InvalidQuantity:
-        return row.get("error", False) or text in BEYOND | CUT or not any(map(str.isdecimal, text))
+        return row.get("error", False) or text in BEYOND | CUT or not text.lstrip("+-.")[:1].isdecimal()
     if row.get("error"):
         return False
     if amount < 0:  # Kubernetes rounds them now away from zero, as it documents, and now towards it
