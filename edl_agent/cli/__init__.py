@@ -1,7 +1,6 @@
 """The ``edl-agent`` command. Each subcommand is a module of its own that is imported when it is used."""
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,20 +11,21 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
+from edl_agent.cli.commands import Entry, LazyGroup
 from edl_agent.cli.failures import EXIT_STATUS_HELP, INTERNAL, USAGE, StreamFailed, report, set_command
 
 _COMMANDS = {
-    "register": ("edl_agent.cli.register", "register", "Hold a pserver slot until a signal; one line per change."),
-    "get": ("edl_agent.cli.keys", "get", "Print a key's value."),
-    "put": ("edl_agent.cli.keys", "put", "Write a key."),
-    "delete": ("edl_agent.cli.keys", "delete", "Delete a key."),
-    "slots": ("edl_agent.cli.slots", "slots", "Show who holds which slot."),
-    "run": ("edl_agent.cli.run", "run", "Hold a slot for a command: environment, signals, fencing, drain."),
-    "ready": ("edl_agent.cli.probes", "ready", "Probe: is the program of this container's launcher ready?"),
-    "alive": ("edl_agent.cli.probes", "alive", "Probe: does it make progress?"),
-    "drain": ("edl_agent.cli.drain", "drain", "Ask the launcher or sidecar to drain, and wait (preStop)."),
-    "sidecar": ("edl_agent.cli.sidecar", "sidecar", "Serve a program in any language on a Unix socket."),
-    "doctor": ("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
+    "register": Entry("edl_agent.cli.register", "register", "Hold a pserver slot until a signal; one line per change."),
+    "get": Entry("edl_agent.cli.keys", "get", "Print a key's value."),
+    "put": Entry("edl_agent.cli.keys", "put", "Write a key."),
+    "delete": Entry("edl_agent.cli.keys", "delete", "Delete a key."),
+    "slots": Entry("edl_agent.cli.slots", "slots", "Show who holds which slot."),
+    "run": Entry("edl_agent.cli.run", "run", "Hold a slot for a command: environment, signals, fencing, drain."),
+    "ready": Entry("edl_agent.cli.probes", "ready", "Probe: is the program of this container's launcher ready?"),
+    "alive": Entry("edl_agent.cli.probes", "alive", "Probe: does it make progress?"),
+    "drain": Entry("edl_agent.cli.drain", "drain", "Ask the launcher or sidecar to drain, and wait (preStop)."),
+    "sidecar": Entry("edl_agent.cli.sidecar", "sidecar", "Serve a program in any language on a Unix socket."),
+    "doctor": Entry("edl_agent.cli.doctor", "doctor", "Check etcd and the job's keys, and say what to do next."),
 }
 
 _EPILOG = f"""\b
@@ -49,31 +49,6 @@ Examples:
 """
 
 
-class _LazyGroup(click.Group):
-    """Knows its commands by name and imports one when it is called, so that ``--help`` and completion are quick."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        found = super().resolve_command(ctx, args)
-        set_command(found[0] or "COMMAND")
-        return found
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
-
-
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
@@ -84,7 +59,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group(
-    cls=_LazyGroup,
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    on_resolved=set_command,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
