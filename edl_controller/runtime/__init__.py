@@ -1,0 +1,1 @@
+"""The shell around every cluster: informers, work queues, events, components. It decides nothing about training."""
