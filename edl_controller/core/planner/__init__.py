@@ -1,0 +1,1 @@
+"""PURE: the autoscaler's mind: a snapshot of the cluster in, a plan with its reasons out."""
