@@ -240,6 +240,9 @@ class KubeControlPlane:
     def start(self, timeout: float = 60.0) -> Self:
         """Start all and wait (seconds) until pods can be created. Raises ControlPlaneError, EtcdServerError."""
         self.etcd.start(timeout)
+        # The API server keeps changes from its start on; with these before it, it does not keep version "1".
+        for _ in range(3):
+            self.etcd.etcdctl("put", "/before-kubernetes", "x")
         self.apiserver.start(timeout)
         self.controller_manager.start(timeout)
         self.scheduler.start(timeout)
