@@ -15,6 +15,7 @@ import enum
 import heapq
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
@@ -104,7 +105,8 @@ class WorkQueue(Generic[K]):
         self._metrics: QueueMetrics = NoMetrics() if metrics is None else metrics
         self._changed = threading.Condition(threading.Lock())
         # What is to be handed out, in order, by priority: key -> when it was added.
-        self._ready: tuple[dict[K, float], dict[K, float]] = ({}, {})
+        # (Ordered: a plain dict forgets its first keys in quadratic time.)
+        self._ready: tuple[OrderedDict[K, float], OrderedDict[K, float]] = (OrderedDict(), OrderedDict())
         # What is worked on -> since when; and what of it was added meanwhile.
         self._working: dict[K, float] = {}
         self._again: dict[K, tuple[Priority, float]] = {}
@@ -303,9 +305,9 @@ class WorkQueue(Generic[K]):
         fair = bool(resyncs) and self._in_a_row >= FAIR_SHARE - 1
         source = changes if changes and not fair else resyncs
         self._in_a_row = self._in_a_row + 1 if source is changes and resyncs else 0
-        key = next(iter(source))
+        key, since = source.popitem(last=False)
         now = self._clock()
-        self._metrics.waited(now - source.pop(key))
+        self._metrics.waited(now - since)
         self._metrics.depth(self._waiting())
         self._working[key] = now
         return key
