@@ -16,6 +16,9 @@ EdlControllerError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 
 class EdlControllerError(Exception):
     """Root of all errors of this package."""
@@ -30,8 +33,26 @@ class InvalidQuantity(EdlControllerError, ValueError):
         self.why = why
 
 
+class Fault(NamedTuple):
+    """One thing that is wrong with a TrainingJob."""
+
+    path: str
+    """Of the field, with its classic name: ``spec.trainer.min-instance``, ``spec.env[2].name``."""
+    reason: str
+    """One of Duplicate, Forbidden, Invalid, NotSupported, Required, TooLong, TypeInvalid, Unknown."""
+    message: str
+    """For people."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
 class InvalidTrainingJob(EdlControllerError, ValueError):
-    """A TrainingJob with faults; the message lists every one with its path."""
+    """A TrainingJob with faults; the message lists every one with its path, and so does `faults`."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(map(str, self.faults)))
 
 
 class MissingExtra(EdlControllerError, ImportError):

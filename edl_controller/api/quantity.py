@@ -1,9 +1,9 @@
 """PURE: amounts of resources (``500m``, ``1.5Gi``, ``2e3``), exactly as Kubernetes reads and writes them.
 
 Source of the rules: ``k8s.io/apimachinery/pkg/api/resource`` (`tests/api/quantity_golden.json` is what it answers).
-Stricter in two points: an amount beyond 2^63-1 is refused (there it is cut or wraps), and so is a text without any digit
-(its parser takes ``Ki`` for zero, against its documented grammar). Negative amounts are rounded away from zero, as
-documented there.
+Stricter in two points: an amount beyond 2^63-1 is refused (there it is cut or wraps), and so is a text without any
+digit (its parser takes ``Ki`` for zero, against its documented grammar). Negative amounts are rounded away from zero,
+as documented there.
 """
 
 from __future__ import annotations

@@ -81,14 +81,14 @@ def test_what_is_no_amount_is_refused_with_a_typed_error(value: Any) -> None:
     assert len(str(caught.value)) < 250
 
 
-@pytest.mark.parametrize("value", ["-1", "-1n", -5, -0.5, "9E", "9300P", "9.3e15"])
+@pytest.mark.parametrize("value", ["-1", "-1n", -5, -0.5, "9E", "10P", "9.3e15"])
 def test_a_container_cannot_ask_for_less_than_nothing_nor_for_what_does_not_fit_into_thousandths(value: Any) -> None:
     assert quantity.parse(value) is not None
     with pytest.raises(InvalidQuantity):
         quantity.resource(value)
 
 
-@pytest.mark.parametrize("value", ["0", 1, "100m", "9Pi", "9.2e15", "64Gi"])
+@pytest.mark.parametrize("value", ["0", 1, "100m", "8Pi", "9.2e15", "64Gi"])
 def test_a_container_can_ask_for_an_ordinary_amount(value: Any) -> None:
     assert quantity.resource(value) == quantity.parse(value)
 
