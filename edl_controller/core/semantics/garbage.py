@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from edl_controller.api.kinds import ApiObject
-from edl_controller.api.meta import ObjectMeta
+from edl_controller.api.meta import ObjectMeta, OwnerReference
 from edl_controller.core.semantics.storage import FOREGROUND, ORPHAN
 
 T = TypeVar("T", bound=ApiObject)
@@ -64,6 +64,11 @@ def owner_step(owner: ObjectMeta, dependents: Iterable[T]) -> OwnerStep[T]:
 
 def _blocks(dependent: ApiObject, uid: str) -> bool:
     return any(ref.uid == uid and ref.block_owner_deletion for ref in dependent.metadata.owner_references)
+
+
+def with_owner(meta: ObjectMeta, owner: OwnerReference) -> ObjectMeta:
+    """Return the metadata with one more owner."""
+    return msgspec.structs.replace(meta, owner_references=(*meta.owner_references, owner))
 
 
 def without_owner(meta: ObjectMeta, uid: str) -> ObjectMeta:

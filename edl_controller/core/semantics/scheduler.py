@@ -51,18 +51,21 @@ class Verdicts:
 GATED = Placement(None, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
 
 
-def place(pod: Pod, rooms: Iterable[NodeRoom], verdicts: Verdicts | None = None) -> Placement:
+def place(
+    pod: Pod, rooms: Iterable[NodeRoom], verdicts: Verdicts | None = None, *, shape: Shape | None = None
+) -> Placement:
     """Decide where a pod goes.
 
     Args:
         pod: it waits for a node.
+        shape: the pod's, where it is known already.
         rooms: the accounts of all nodes; what is booked on them counts, whether it stays or leaves.
         verdicts: of earlier calls; they are read and added to.
     """
     if pod.spec.scheduling_gates:
         return GATED
     try:
-        shape = shape_of(pod.spec)
+        shape = shape or shape_of(pod.spec)
     except InvalidQuantity as error:
         return Placement(None, "Unschedulable", str(error))
     known = (verdicts or Verdicts()).of(shape)
