@@ -1,0 +1,1 @@
+"""PURE: the rules of a TrainingJob, by what they are about; `edl_controller.api.validation` asks them all."""
