@@ -16,7 +16,7 @@ class SimContractWorld(SimWorld):
     namespace = "contract"
 
     def __init__(self) -> None:
-        super().__init__(courses=lambda _: COURSE)
+        super().__init__(courses=lambda _: COURSE, events=True)
 
     def settle(self, seconds: float = 0.0) -> None:
         if seconds:

@@ -13,8 +13,9 @@ from edl_controller.api.meta import ObjectMeta
 from edl_controller.api.pods import Pod
 from edl_controller.api.workloads import Job, ReplicaSet
 from edl_controller.cluster.sim.cluster import SimCluster
+from edl_controller.cluster.sim.notes import Notes
 from edl_controller.cluster.sim.timetable import Timetable
-from edl_controller.core.semantics import garbage, replica_set
+from edl_controller.core.semantics import garbage, happenings, replica_set
 from edl_controller.core.semantics import job as job_rules
 from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
 from edl_controller.core.semantics.pod_state import is_active
@@ -30,8 +31,9 @@ REFUSED_AGAIN = 5.0
 class Controllers:
     """Sees every change, plans what has to be looked at, and acts when its time has come."""
 
-    def __init__(self, cluster: SimCluster, timetable: Timetable) -> None:
+    def __init__(self, cluster: SimCluster, timetable: Timetable, notes: Notes) -> None:
         self._cluster = cluster
+        self._notes = notes
         self._timetable = timetable
         self._memories: dict[str, FailureMemory] = {}
 
@@ -116,14 +118,16 @@ class Controllers:
         decision = job_rules.decide(job, pods, self._timetable.clock.wall(), self._memories.get(uid, FRESH))
         for pod in decision.cut:
             self._release(pod)
-            self._delete(PODS, pod)
+            self._remove(JOBS, job, pod)
         for pod in decision.delete:
-            self._delete(PODS, pod)
-        refused = self._create(decision.create)
+            self._remove(JOBS, job, pod)
+        refused = self._create(JOBS, job, decision.create)
         if decision.status != job.status:
             self._cluster.rewrite(
                 JOBS, job.metadata.namespace, job.metadata.name, lambda job: _replace(job, status=decision.status)
             )
+            for reason, note, warning in happenings.of_a_job(job.status, decision.status):
+                self._notes.write(JOBS, job, reason, note, warning=warning)
         self._memories[uid] = decision.memory
         for pod in decision.release:
             self._release(pod)
@@ -145,8 +149,8 @@ class Controllers:
         for pod in decision.release:
             self._change_metadata(pod, partial(garbage.without_owner, uid=uid))
         for pod in decision.delete:
-            self._delete(PODS, pod)
-        refused = self._create(decision.create)
+            self._remove(REPLICA_SETS, own, pod)
+        refused = self._create(REPLICA_SETS, own, decision.create)
         if decision.status != own.status:
             self._cluster.rewrite(REPLICA_SETS, where, name, lambda one: _replace(one, status=decision.status))
         self._again(uid, REFUSED_AGAIN if refused else decision.again_after, self._sync_replica_set)
@@ -161,14 +165,20 @@ class Controllers:
         if wait is not None:
             self._timetable.plan(("sync again", uid), wait, partial(sync, uid), soon=False)
 
-    def _create(self, pods: tuple[Pod, ...]) -> bool:
-        """Create pods; tells whether some were refused. A name that is taken by chance is replaced by the next pass."""
+    def _create(self, kind: Kind[Any], owner: ApiObject, pods: tuple[Pod, ...]) -> bool:
+        """Create pods; tells whether one was refused. A name that is taken by chance is replaced by the next pass."""
         for pod in pods:
             try:
-                self._cluster.create(pod)
-            except (Invalid, AlreadyExists):
+                made = self._cluster.create(pod)
+            except (Invalid, AlreadyExists) as error:
+                self._notes.write(kind, owner, "FailedCreate", f"Error creating: {error}", warning=True)
                 return True
+            self._notes.write(kind, owner, "SuccessfulCreate", f"Created pod: {made.metadata.name}")
         return False
+
+    def _remove(self, kind: Kind[Any], owner: ApiObject, pod: Pod) -> None:
+        self._delete(PODS, pod)
+        self._notes.write(kind, owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
 
     def _let_go(self, uid: str) -> None:
         """A pod whose Job is gone is not going to be counted."""

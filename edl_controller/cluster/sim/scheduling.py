@@ -11,6 +11,7 @@ from edl_controller.api.kinds import NODES, PODS, Kind
 from edl_controller.api.meta import Condition
 from edl_controller.api.pods import Pod, PodSpec
 from edl_controller.cluster.sim.cluster import SimCluster
+from edl_controller.cluster.sim.notes import Notes
 from edl_controller.cluster.sim.stamps import Stamps
 from edl_controller.cluster.sim.timetable import Timetable
 from edl_controller.core.capacity import Accounts
@@ -25,8 +26,9 @@ _replace = msgspec.structs.replace
 class Scheduling:
     """Binds pods that wait, each time that something has changed which may help one of them."""
 
-    def __init__(self, cluster: SimCluster, timetable: Timetable, stamps: Stamps) -> None:
+    def __init__(self, cluster: SimCluster, timetable: Timetable, stamps: Stamps, notes: Notes) -> None:
         self._cluster = cluster
+        self._notes = notes
         self._timetable = timetable
         self._stamps = stamps
         self._verdicts = scheduler.Verdicts()
@@ -88,7 +90,9 @@ class Scheduling:
                 pod, spec=_replace(pod.spec, node_name=node), status=_replace(pod.status, conditions=conditions)
             )
 
-        self._cluster.rewrite(PODS, pod.metadata.namespace, pod.metadata.name, bound)
+        where, name = pod.metadata.namespace, pod.metadata.name
+        self._cluster.rewrite(PODS, where, name, bound)
+        self._notes.write(PODS, pod, "Scheduled", f"Successfully assigned {where}/{name} to {node}")
 
     def _explain(self, pod: Pod, placement: scheduler.Placement) -> None:
         condition = Condition(
@@ -105,5 +109,9 @@ class Scheduling:
                 return pod
             return _replace(pod, status=_replace(pod.status, conditions=conditions))
 
-        if self._cluster.find(pod.metadata.uid) is not None:
-            self._cluster.rewrite(PODS, pod.metadata.namespace, pod.metadata.name, explained)
+        if self._cluster.find(pod.metadata.uid) is None:
+            return
+        before = self._cluster.get(PODS, pod.metadata.namespace, pod.metadata.name)
+        after = self._cluster.rewrite(PODS, pod.metadata.namespace, pod.metadata.name, explained)
+        if after is not before and placement is not scheduler.GATED:
+            self._notes.write(PODS, pod, "FailedScheduling", placement.message, warning=True)

@@ -16,6 +16,7 @@ from edl_controller.api.pods import Pod
 from edl_controller.cluster.sim.cluster import SimCluster
 from edl_controller.cluster.sim.controllers import Controllers
 from edl_controller.cluster.sim.nodes import VirtualNodes
+from edl_controller.cluster.sim.notes import Notes
 from edl_controller.cluster.sim.pod_course import Courses, PodCourse
 from edl_controller.cluster.sim.scheduling import Scheduling
 from edl_controller.cluster.sim.stamps import Stamps
@@ -32,15 +33,24 @@ class SimWorld:
         seed: of names and uids.
         courses: how long each pod takes to start and to end; the same for all where it is not given.
         history: how many changes of each kind are kept for watches, at least.
+        events: whether the controllers write Events; they are kept for ever.
     """
 
-    def __init__(self, *, seed: int = 0, courses: Courses = lambda _: _USUAL, history: int = 50_000) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        courses: Courses = lambda _: _USUAL,
+        history: int = 50_000,
+        events: bool = False,
+    ) -> None:
         self.clock = VirtualClock()
         self.timetable = Timetable(self.clock)
         self.cluster = SimCluster(self.clock, seed=seed, history=history)
         stamps = Stamps(self.clock)
-        self._controllers = Controllers(self.cluster, self.timetable)
-        self._scheduling = Scheduling(self.cluster, self.timetable, stamps)
+        notes = Notes(self.cluster, wanted=events)
+        self._controllers = Controllers(self.cluster, self.timetable, notes)
+        self._scheduling = Scheduling(self.cluster, self.timetable, stamps, notes)
         self._nodes = VirtualNodes(self.cluster, self.timetable, stamps, courses)
         self._numbers = itertools.count()
         self.cluster.subscribe(self._see)

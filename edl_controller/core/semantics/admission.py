@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from edl_controller import errors
-from edl_controller.api.kinds import ApiObject, Kind
+from edl_controller.api import quantity
+from edl_controller.api.kinds import JOBS, REPLICA_SETS, ApiObject, Kind
 from edl_controller.api.meta import LabelSelector
 from edl_controller.api.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
 from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
@@ -24,6 +27,7 @@ BACKOFF_LIMIT = 6
 """Default of ``spec.backoffLimit`` of a Job."""
 
 _replace = msgspec.structs.replace
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
 def admitted(kind: Kind[T], obj: T, now: float) -> T:
@@ -32,6 +36,7 @@ def admitted(kind: Kind[T], obj: T, now: float) -> T:
     Raises:
         Invalid: a rule of its kind is broken.
     """
+    _check_labels(kind, obj, obj.metadata.labels)
     match obj:
         case Job():
             return cast(T, _job(obj))
@@ -65,6 +70,39 @@ def check_update(kind: Kind[T], before: T, after: T) -> None:
             _check_count(kind.name, after, "spec.replicas", after.spec.replicas)
         case Pod(), Pod():
             _check_pod(kind, before, after)
+
+
+def _check_labels(kind: Kind[Any], obj: ApiObject, labels: dict[str, str]) -> None:
+    for key, value in labels.items():
+        if not _is_label_value(value):
+            raise errors.Invalid(f"{kind.name} {obj.metadata.name!r} is invalid: metadata.labels[{key}]: {value!r}")
+
+
+@lru_cache(maxsize=4096)
+def _is_label_value(value: str) -> bool:
+    """Thousands of pods carry the same few labels."""
+    return _LABEL_VALUE.fullmatch(value) is not None
+
+
+def _check_containers(kind: str, obj: ApiObject, path: str, spec: PodSpec) -> None:
+    if not spec.containers:
+        raise errors.Invalid(f"{kind} {obj.metadata.name!r} is invalid: {path}.containers: required")
+    for container in (*spec.containers, *spec.init_containers):
+        asked, most = container.resources.requests, container.resources.limits
+        try:
+            fits = all(_amount(value) >= 0 for value in (*asked.values(), *most.values())) and all(
+                _amount(value) <= _amount(most[name]) for name, value in asked.items() if name in most
+            )
+        except errors.InvalidQuantity as error:
+            raise errors.Invalid(f"{kind} {obj.metadata.name!r} is invalid: {path}.containers: {error}") from error
+        if not fits:
+            raise errors.Invalid(
+                f"{kind} {obj.metadata.name!r} is invalid: {path}.containers: {container.name!r}: resources below "
+                "0, or the request is above the limit"
+            )
+
+
+_amount = lru_cache(maxsize=4096)(quantity.parse)
 
 
 def _never_started(job: Job) -> bool:
@@ -118,8 +156,8 @@ def _check_count(kind: str, obj: ApiObject, path: str, count: int | None) -> Non
 
 def _job(job: Job) -> Job:
     spec, meta = job.spec, job.metadata
-    if not spec.template.spec.containers:
-        raise errors.Invalid(f"Job {meta.name!r} is invalid: spec.template.spec.containers: required")
+    _check_containers("Job", job, "spec.template.spec", spec.template.spec)
+    _check_labels(JOBS, job, spec.template.metadata.labels)
     if spec.template.spec.restart_policy not in ("Never", "OnFailure"):
         raise errors.Invalid(
             f"Job {meta.name!r} is invalid: spec.template.spec.restartPolicy: must be Never or OnFailure"
@@ -156,8 +194,10 @@ def own_labels(template: PodTemplateSpec) -> dict[str, str]:
 
 def _replica_set(replica_set: ReplicaSet) -> ReplicaSet:
     spec, meta = replica_set.spec, replica_set.metadata
-    if not spec.template.spec.containers:
-        raise errors.Invalid(f"ReplicaSet {meta.name!r} is invalid: spec.template.spec.containers: required")
+    _check_containers("ReplicaSet", replica_set, "spec.template.spec", spec.template.spec)
+    _check_labels(REPLICA_SETS, replica_set, spec.template.metadata.labels)
+    if spec.template.spec.restart_policy not in ("", "Always"):
+        raise errors.Invalid(f"ReplicaSet {meta.name!r} is invalid: spec.template.spec.restartPolicy: must be Always")
     if not spec.selector.matches(spec.template.metadata.labels) or spec.selector == LabelSelector():
         raise errors.Invalid(
             f"ReplicaSet {meta.name!r} is invalid: spec.selector: must match spec.template.metadata.labels"
@@ -168,8 +208,7 @@ def _replica_set(replica_set: ReplicaSet) -> ReplicaSet:
 
 
 def _pod(pod: Pod) -> Pod:
-    if not pod.spec.containers:
-        raise errors.Invalid(f"Pod {pod.metadata.name!r} is invalid: spec.containers: required")
+    _check_containers("Pod", pod, "spec", pod.spec)
     spec = pod.spec
     grace = spec.termination_grace_period_seconds
     spec = _replace(

@@ -132,4 +132,4 @@ def _message(faults: list[int | str]) -> str:
         return "no nodes available to schedule pods"
     counts = Counter(reason for fault in faults for reason in str(fault).split("\n"))
     reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
-    return f"0/{len(faults)} nodes are available: {', '.join(reasons)}."
+    return f"0/{len(faults)} nodes are available: {', '.join(reasons)}. No pod is preempted for it."

@@ -120,6 +120,9 @@ def patched(kind: Kind[T], current: T, patch: dict[str, Any], *, subresource: st
     else:
         part = {key: value for key, value in patch.items() if not (kind.has_status and key == "status")}
         if isinstance(part.get("metadata"), dict):
+            name = part["metadata"].get("name", current.metadata.name)
+            if name != current.metadata.name:
+                raise errors.Invalid(f"the name of the object ({name}) is {current.metadata.name} and stays so")
             part["metadata"] = {key: value for key, value in part["metadata"].items() if key not in _SERVER_OWNED}
     try:
         after = kind.from_json(without_nulls(merge(before, part)))
