@@ -23,7 +23,7 @@ from edl_agent.testing import EtcdNotFoundError, EtcdServer, EtcdServerError
 from . import chart
 from .scene import TTL, Failed, Job, Process
 from .screen import make_screen
-from .trainer import BATCH, TASK
+from .trainer import BATCH, LEFT, TASK
 
 GOOD = 0.93
 CLOSE = 0.01
@@ -114,7 +114,7 @@ class Disturbed:
         demand(not self.job.reached(1.0), f"the work was done before {name} was asked to go: --think must be more")
         began = time.monotonic()
         trainer.popen.terminate()
-        demand(trainer.wait(10.0) == 0, f"{name} ended with {trainer.popen.returncode}: {trainer.lines[-5:]}")
+        demand(trainer.wait(10.0) == LEFT, f"{name} ended with {trainer.popen.returncode}: {trainer.lines[-5:]}")
         took = time.monotonic() - began
         self.left_after.append(took)
         self.job.say(f"SIGTERM to {name}: gone after {took:.2f} s, its task given back", "SIGTERM trainer")

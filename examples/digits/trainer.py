@@ -28,22 +28,42 @@ _log = logging.getLogger("trainer")
 TASK, BATCH = 40, 20
 """Images."""
 
+LEFT = 143
+"""Exit status of a trainer that was told to go while there was work left: 128 + SIGTERM, never 0."""
+
 
 class Trainer:
     """The training loop, and what it stands on."""
 
-    def __init__(self, client: EtcdClient, options: argparse.Namespace) -> None:
-        self._client, self._options = client, options
+    def __init__(self, client: EtcdClient, drain: Drain, options: argparse.Namespace) -> None:
+        self._client, self._drain, self._options = client, drain, options
         self._train, self._held_out = network.load(options.seed)
         self._initialisation = Initialisation(client, partial=True)
-        self._links = Links(Membership(client), self._initialise)
-        self._queue = TaskQueue(client, options.name)
         self._reporter = Reporter(client, role="trainer", name=options.name)
         self._leaving = threading.Event()
         self._step = self._samples = 0
+        self._begin()
 
-    def run(self) -> None:
-        """Until all passes are over. Raises ClientClosed when the trainer was asked to leave."""
+    def _begin(self) -> None:
+        self._membership = Membership(self._client)
+        self._links = Links(self._membership, self._initialise)
+        self._queue = TaskQueue(self._client, self._options.name)
+        self._leaving.clear()
+
+    def run(self) -> bool:
+        """Work until all passes are over (True), or until asked to leave (False): then the task is given back."""
+        if self._leaving.is_set():
+            self._begin()
+        try:
+            if not self._drain.requested.is_set():
+                self._work()
+                return True
+        except errors.ClientClosed:
+            pass
+        self.leave()
+        return False
+
+    def _work(self) -> None:
         index = self._client.register_trainer(self._options.name)
         _log.info("trainer %d works", index)
         count = len(self._train.digits)
@@ -60,13 +80,12 @@ class Trainer:
         self._save_model_if_told()
         _log.info("all passes are finished")
 
-    def leave(self, drain: Drain) -> None:
-        """Give the task back and free the trainer's index; whatever `run` waits for ends with ClientClosed."""
+    def leave(self) -> None:
+        """Give the task back; whatever `run` waits for ends with ClientClosed. From any thread; idempotent."""
         self._leaving.set()
         self._queue.close()
         self._links.close()
-        drain.acknowledge()
-        self._client.shutdown()
+        self._membership.close()
 
     def _batch(self, images: network.Images) -> None:
         gradients, _ = network.gradients(self._links.pull(), images)
@@ -125,14 +144,26 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     dial = min(5.0, options.ttl / 2)
     with EtcdClient(options.endpoints, prefix=options.prefix, ttl=options.ttl, dial_timeout=dial) as client:
-        trainer, drain = Trainer(client, options), Drain(client, options.name)
-        drain.on_request(trainer.leave)
+        drain, stopped = Drain(client, options.name), threading.Event()
+        trainer = Trainer(client, drain, options)
+
+        def stop() -> None:
+            stopped.set()
+            drain.start("a signal", 2.0)
+            client.shutdown()  # ends also what waits for etcd
+
+        drain.on_request(lambda _: trainer.leave())
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: threading.Thread(target=drain.start, args=("a signal", 2.0)).start())
-        try:
-            trainer.run()
-        except errors.ClientClosed:
+            signal.signal(number, lambda *_: threading.Thread(target=stop).start())
+        while not trainer.run():
+            drain.acknowledge()
             _log.info("the trainer leaves: %s", drain.reason or "closed")
+            # Whoever asked for it in etcd ends it with a signal, or takes the request back. To end by itself would look
+            # like the end of all work: a Job counts the first exit 0 as success.
+            while drain.requested.is_set() and not stopped.wait(0.1):
+                pass
+            if stopped.is_set():
+                return LEFT
     return 0
 
 

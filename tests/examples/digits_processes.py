@@ -103,11 +103,11 @@ def linked(pserver: Pserver) -> Iterator[Callable[..., bytes]]:
         link.http.close()
 
 
-def seconds_to_end(process: Process, number: signal.Signals = signal.SIGTERM) -> float:
-    """Send the signal, wait for exit status 0."""
+def seconds_to_end(process: Process, number: signal.Signals = signal.SIGTERM, *, status: int = 0) -> float:
+    """Send the signal, wait for this exit status."""
     began = time.monotonic()
     process.popen.send_signal(number)
-    assert process.wait(20.0) == 0, process.lines
+    assert process.wait(20.0) == status, process.lines
     return time.monotonic() - began
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from edl_agent.drain_request import DrainRequest
+from edl_agent.report import Report
 from edl_agent.tasks import TaskQueue
 from examples.digits import network, wire
+from examples.digits.trainer import LEFT
 from tests.bench.waiting import eventually
 from tests.examples.digits_processes import Digits, digits, seconds_to_end
 
@@ -42,7 +44,7 @@ def test_asked_to_go_it_gives_its_task_back(digits: Digits, think: str) -> None:
     digits.said(trainer, "are initialised$")
     with TaskQueue(digits.client) as queue:
         eventually(lambda: queue.progress().holders == ("trainer-a",), 10.0)
-        assert seconds_to_end(trainer) < 2.0
+        assert seconds_to_end(trainer, status=LEFT) < 2.0
         now = queue.progress()
         assert (now.held, now.current and now.current.failures) == (0, 0)
     assert digits.client.get_prefix("/trainer/") == []
@@ -52,7 +54,7 @@ def test_asked_to_go_while_no_pserver_is_there(digits: Digits) -> None:
     trainer = digits.trainer()
     digits.said(trainer, "works$")
     time.sleep(0.3)
-    assert seconds_to_end(trainer) < 2.0
+    assert seconds_to_end(trainer, status=LEFT) < 2.0
 
 
 def test_asked_to_go_while_a_pserver_hangs(digits: Digits) -> None:
@@ -61,7 +63,7 @@ def test_asked_to_go_while_a_pserver_hangs(digits: Digits) -> None:
     digits.said(trainer, "are initialised$")
     pserver.popen.send_signal(signal.SIGSTOP)
     time.sleep(0.3)
-    assert seconds_to_end(trainer) < 2.0
+    assert seconds_to_end(trainer, status=LEFT) < 2.0
 
 
 def test_drain_request_in_etcd(digits: Digits) -> None:
@@ -71,6 +73,19 @@ def test_drain_request_in_etcd(digits: Digits) -> None:
     request = DrainRequest(decision="d1", deadline=time.time() + 30, reason="fewer trainers")
     began = time.monotonic()
     digits.client.put_key("/edl/drain/trainer-a", request.encode())
-    assert trainer.wait(10.0) == 0
+    digits.said(trainer, "the trainer leaves: fewer trainers")
     assert time.monotonic() - began < 2.0
-    assert trainer.said("the trainer leaves: fewer trainers")
+    eventually(lambda: report(digits).drain == "acked", 5.0)
+    assert trainer.popen.poll() is None, "it waits for whoever asked"
+    # The request is taken back: it works again, and leaves when told by a signal.
+    digits.client.delete_key("/edl/drain/trainer-a")
+    with TaskQueue(digits.client) as queue:
+        eventually(lambda: queue.progress().holders == ("trainer-a",), 10.0)
+    assert report(digits).drain == "none"
+    assert seconds_to_end(trainer, status=LEFT) < 2.0
+
+
+def report(digits: Digits) -> Report:
+    found = Report.decode(digits.client.get_key("/edl/agents/trainer-a") or b"")
+    assert found is not None
+    return found
