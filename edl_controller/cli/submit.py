@@ -1,0 +1,126 @@
+"""``edl submit | validate | example``: TrainingJobs out of files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edl_controller import errors
+from edl_controller.cli.target import connected, namespace_option, root_option
+
+if TYPE_CHECKING:
+    from edl_controller.api.v1 import TrainingJob
+    from edl_controller.cluster.local import LocalCluster
+
+
+def read_jobs(files: tuple[str, ...]) -> list[TrainingJob]:
+    """Return the jobs of all files, checked; ``-`` is stdin.
+
+    Raises:
+        InvalidTrainingJob: all faults of all files, each with its file.
+        OSError: a file cannot be read.
+    """
+    from edl_controller.api import submission
+
+    jobs: list[TrainingJob] = []
+    faults: list[errors.Fault] = []
+    for name in files:
+        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        try:
+            jobs += submission.read(text)
+        except errors.InvalidTrainingJob as error:
+            where = "stdin" if name == "-" else name
+            faults += [fault._replace(path=f"{where}: {fault.path}".rstrip(": ")) for fault in error.faults]
+    if faults:
+        raise errors.InvalidTrainingJob(faults)
+    return jobs
+
+
+def put(cluster: LocalCluster, job: TrainingJob) -> str:
+    """Create the job, or change the spec of the one that is there; returns what was done."""
+    from edl_controller.api.kinds import TRAINING_JOBS
+
+    meta = job.metadata
+    try:
+        cluster.create(job)
+        return "created"
+    except errors.AlreadyExists:
+        there = cluster.get(TRAINING_JOBS, meta.namespace, meta.name)
+        before, after = msgspec.to_builtins(there.spec), msgspec.to_builtins(job.spec)
+        patch = {
+            "spec": difference(before, after),
+            "metadata": {"labels": meta.labels, "annotations": meta.annotations},
+        }
+        done = cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, patch, uid=there.metadata.uid)
+        return "unchanged" if done.metadata.resource_version == there.metadata.resource_version else "configured"
+
+
+def difference(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
+    """Return the merge patch (RFC 7386) that leads from one value to the other."""
+    patch: dict[str, object] = dict.fromkeys(before.keys() - after.keys())
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if inner := difference(old, value):
+                patch[key] = inner
+        elif old != value:
+            patch[key] = value
+    return patch
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--dry-run", is_flag=True, help="Only check, and say what would be submitted.")
+@click.option("--wait", is_flag=True, help="Wait until the jobs have ended; exit 6 when one failed.")
+@click.option("--timeout", type=float, metavar="S", help="Longest wait, in seconds.  [default: none]")
+@namespace_option
+@root_option
+def submit(
+    files: tuple[str, ...], dry_run: bool, wait: bool, timeout: float | None, namespace: str, root: Path | None
+) -> int:
+    """Create TrainingJobs, or change those that are there.
+
+    FILE is YAML or JSON, with one or several documents; - is stdin. Nothing is submitted when one of them has a fault.
+    """
+    from edl_controller.cli.waiting import wait_for_end
+
+    jobs = [place(job, namespace) for job in read_jobs(files)]
+    if dry_run:
+        for job in jobs:
+            click.echo(f"trainingjob/{job.metadata.name} would be submitted")
+        return 0
+    with connected(root) as cluster:
+        for job in jobs:
+            click.echo(f"trainingjob/{job.metadata.name} {put(cluster, job)}")
+        if wait:
+            return wait_for_end(cluster, jobs, timeout)
+    return 0
+
+
+def place(job: TrainingJob, namespace: str) -> TrainingJob:
+    """Return the job in its own namespace, or in this one."""
+    meta = job.metadata
+    return msgspec.structs.replace(job, metadata=msgspec.structs.replace(meta, namespace=meta.namespace or namespace))
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def validate(files: tuple[str, ...]) -> None:
+    """Check TrainingJobs without a cluster; all faults are named at once, each with its path.
+
+    FILE is YAML or JSON, with one or several documents; - is stdin. Exit 2 when there is a fault.
+    """
+    for job in read_jobs(files):
+        click.echo(f"trainingjob/{job.metadata.name} is valid")
+
+
+@click.command()
+def example() -> None:
+    """Print a TrainingJob with comments."""
+    from edl_controller.api.example import EXAMPLE
+
+    click.echo(EXAMPLE, nl=False)

@@ -1,0 +1,66 @@
+"""Which cluster a command talks to, and in which namespace: the options that all commands share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from edl_controller import errors
+
+if TYPE_CHECKING:
+    from edl_controller.cluster.local import LocalCluster
+    from edl_controller.machine.local_state import LocalState
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def root_option(command: Command) -> Command:
+    """Add ``--root``: the folder of the cluster of this machine."""
+    return click.option(
+        "--root",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="EDL_LOCAL_ROOT",
+        show_envvar=True,
+        help="Folder of the cluster of this machine.  [default: $XDG_STATE_HOME/edl/local]",
+    )(command)
+
+
+def namespace_option(command: Command) -> Command:
+    """Add ``-n``: the namespace."""
+    return click.option(
+        "-n",
+        "--namespace",
+        envvar="EDL_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
+        help="Namespace.",
+    )(command)
+
+
+def local_state(root: Path | None) -> LocalState:
+    """Return the files of the cluster of this machine."""
+    from edl_controller.machine.local_state import LocalState, default_root
+
+    return LocalState(root or default_root())
+
+
+@contextlib.contextmanager
+def connected(root: Path | None) -> Iterator[LocalCluster]:
+    """Connect to the cluster that is up.
+
+    Raises:
+        Unavailable: none is.
+    """
+    from edl_controller.cluster.local import LocalCluster
+
+    state = local_state(root)
+    serving = state.serving()
+    if serving is None:
+        raise errors.Unavailable(f"no cluster is up in {state.root}")
+    with LocalCluster(serving.endpoints, prefix=serving.prefix) as cluster:
+        yield cluster

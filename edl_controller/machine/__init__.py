@@ -1,0 +1,1 @@
+"""What makes one machine a cluster: an etcd, the loops that imitate Kubernetes' controllers, and nodes."""
