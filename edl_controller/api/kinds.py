@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from edl_controller.api.aliases import ROLE_ALIASES, SPEC_ALIASES, with_classic_names
 from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.events import Event
 from edl_controller.api.meta import ObjectMeta, ObjectReference
@@ -45,6 +48,10 @@ class Kind(Generic[T]):
     namespaced: bool = True
     has_status: bool = True
     """Status is a subresource: a change of the object leaves it alone, and the other way round."""
+    translate: Callable[[Any], Any] | None = None
+    """Turns JSON values with other names of fields into those of the type."""
+    other_names: tuple[bytes, ...] = ()
+    """Text that shows that there may be something to translate (most objects have nothing, and are read faster)."""
 
     @property
     def group(self) -> str:
@@ -66,10 +73,10 @@ class Kind(Generic[T]):
             msgspec.ValidationError: a field has another type; the message names its path.
             msgspec.DecodeError: it is no JSON.
         """
-        try:
-            return msgspec.json.decode(data, type=self.type)
-        except msgspec.ValidationError:
-            return self.from_json(msgspec.json.decode(data))
+        if not any(name in data for name in self.other_names):
+            with contextlib.suppress(msgspec.ValidationError):
+                return msgspec.json.decode(data, type=self.type)
+        return self.from_json(msgspec.json.decode(data))
 
     def decode_marked(self, data: bytes) -> T:
         """Read the object; one with a field of a wrong type comes as its metadata alone, marked by `UNREADABLE`.
@@ -92,7 +99,8 @@ class Kind(Generic[T]):
         Raises:
             msgspec.ValidationError: a field has another type; the message names its path.
         """
-        return msgspec.convert(without_nulls(value), type=self.type)
+        value = without_nulls(value)
+        return msgspec.convert(self.translate(value) if self.translate else value, type=self.type)
 
     def reference(self, obj: T) -> ObjectReference:
         """Return what points to this object."""
@@ -111,7 +119,14 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-TRAINING_JOBS = Kind(TrainingJob, "TrainingJob", "paddlepaddle.org/v1", "trainingjobs")
+TRAINING_JOBS = Kind(
+    TrainingJob,
+    "TrainingJob",
+    "paddlepaddle.org/v1",
+    "trainingjobs",
+    translate=lambda value: with_classic_names(value)[0],
+    other_names=tuple(f'"{name}"'.encode() for name in (*SPEC_ALIASES, *ROLE_ALIASES)),
+)
 PODS = Kind(Pod, "Pod", "v1", "pods")
 JOBS = Kind(Job, "Job", "batch/v1", "jobs")
 REPLICA_SETS = Kind(ReplicaSet, "ReplicaSet", "apps/v1", "replicasets")

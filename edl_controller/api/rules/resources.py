@@ -65,6 +65,8 @@ def _amounts(found: Found, path: str, given: Quantities, pods: int) -> dict[str,
         here = f"{path}[{name}]"
         if not _is_resource(name):
             found.invalid(here, f"{shown(name)} is no resource of a container")
+        if isinstance(text, float):  # the schema of a resource can allow whole numbers and text only
+            found.invalid(here, f"write it as text: '{text}'")
         try:
             amount = quantity.resource(text)
         except InvalidQuantity as error:
