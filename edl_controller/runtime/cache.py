@@ -4,14 +4,16 @@ A cache is always a little behind. What this program has just written would be m
 write it once more (row K14), so `Cache.observe` takes the answer of a write in at once. Versions of one cluster are
 numbers that grow with every write (all three clusters have them), so it is known exactly which of both is newer: an
 answer at or before the last version that the watch has reached, whose object is not here, is of an object that has
-come and gone. Where versions are no numbers, `observe` does nothing.
+come and gone. Where versions are no numbers, `observe` does nothing. `Cache.observe_end` does the same for deletions.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from edl_controller.api.kinds import ApiObject
 
@@ -63,6 +65,8 @@ class Cache(Generic[T]):
         self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._functions}
         # What the watch said last of objects that `observe` has taken further; None: nothing yet.
         self._overtaken: dict[Key, T | None] = {}
+        # What this program has deleted and the watch does not know of yet: uid -> deletion time.
+        self._ending: dict[str, str] = {}
         # How far each watched namespace ("" for all) has come.
         self._reached: dict[str, int] = {}
 
@@ -108,7 +112,7 @@ class Cache(Generic[T]):
             if known is not None and _newer(known, obj):
                 self._overtaken[key] = obj
             else:
-                self._store(obj)
+                self._store(self._with_end(obj))
             return old
 
     def remove(self, obj: T, version: str, scope: str = "") -> T | None:
@@ -161,7 +165,25 @@ class Cache(Generic[T]):
                 wanted = version > self._reached.get(namespace, self._reached.get("", 0))
             if wanted:
                 self._overtaken.setdefault(key, known)
-                self._store(obj)
+                self._store(self._with_end(obj))
+
+    def observe_end(self, obj: T, when: str) -> None:
+        """Take in that this program has deleted the object: it is shown with a deletion time until the watch has it."""
+        with self._lock:
+            known = self._objects.get(obj.metadata.namespace, {}).get(obj.metadata.name)
+            if known is not None and known.metadata.uid == obj.metadata.uid:
+                self._ending[obj.metadata.uid] = when
+                self._store(self._with_end(known))
+
+    def _with_end(self, obj: T) -> T:
+        meta = obj.metadata
+        if meta.uid not in self._ending:
+            return obj
+        if meta.deletion_timestamp is not None:
+            del self._ending[meta.uid]
+            return obj
+        meta = msgspec.structs.replace(meta, deletion_timestamp=self._ending[meta.uid])
+        return cast(T, msgspec.structs.replace(cast(Any, obj), metadata=meta))
 
     def _reach(self, scope: str, version: int) -> None:
         if version > self._reached.get(scope, 0):
