@@ -43,6 +43,7 @@ def read_jobs(files: tuple[str, ...]) -> list[TrainingJob]:
 def put(cluster: LocalCluster, job: TrainingJob) -> str:
     """Create the job, or change the spec of the one that is there; returns what was done."""
     from edl_controller.api.kinds import TRAINING_JOBS
+    from edl_controller.core.merge_patch import difference
 
     meta = job.metadata
     try:
@@ -57,19 +58,6 @@ def put(cluster: LocalCluster, job: TrainingJob) -> str:
         }
         done = cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, patch, uid=there.metadata.uid)
         return "unchanged" if done.metadata.resource_version == there.metadata.resource_version else "configured"
-
-
-def difference(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
-    """Return the merge patch (RFC 7386) that leads from one value to the other."""
-    patch: dict[str, object] = dict.fromkeys(before.keys() - after.keys())
-    for key, value in after.items():
-        old = before.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            if inner := difference(old, value):
-                patch[key] = inner
-        elif old != value:
-            patch[key] = value
-    return patch
 
 
 @click.command()
