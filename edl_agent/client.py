@@ -144,6 +144,7 @@ class EtcdClient(KeyAccess):
             self._check_usable,
         )
         self._started = False
+        self._usable = True  # neither closing nor in a forked child
         self._closing = False
         self._refusing = False
         self._closer: threading.Thread | None = None
@@ -308,7 +309,7 @@ class EtcdClient(KeyAccess):
         if os.getpid() != self._pid:
             return
         with self._lock:
-            first, self._closing = not self._closing, True
+            first, self._closing, self._usable = not self._closing, True, False
         if first:
             try:
                 self._stop(seconds)
@@ -372,6 +373,8 @@ class EtcdClient(KeyAccess):
                 self._started = True
 
     def _check_usable(self) -> None:
+        if self._usable:
+            return
         if os.getpid() != self._pid:
             raise errors.ForkedClient(
                 "this client was made before fork(); start workers that need etcd by 'spawn' or 'forkserver'"
@@ -427,6 +430,14 @@ def _release(
 def _join(thread: threading.Thread, seconds: float) -> None:
     if thread.is_alive() and thread is not threading.current_thread():
         thread.join(seconds)
+
+
+def _refuse_in_child() -> None:
+    for client in list(_living):
+        client._usable = False
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 @atexit.register

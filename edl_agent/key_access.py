@@ -2,7 +2,7 @@
 
 from edl_agent import errors
 from edl_agent.clock import Clock
-from edl_agent.config import check_start_revision, check_timeout
+from edl_agent.config import MAX_TIMEOUT, check_start_revision, check_timeout
 from edl_agent.etcd import kv as kv_parts
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.kv import KeyValue, Kv
@@ -231,7 +231,9 @@ class KeyAccess:
         )
 
     def _deadline(self, timeout: float) -> float:
-        return self._clock.monotonic() + check_timeout(timeout)
+        if type(timeout) is not float or not 0.0 <= timeout <= MAX_TIMEOUT:
+            timeout = check_timeout(timeout)
+        return self._clock.monotonic() + timeout
 
     def _live_lease(self) -> int:
         view = self._session.view()
@@ -272,6 +274,8 @@ class KeyAccess:
 
 
 def _bytes(value: bytes) -> bytes:
+    if type(value) is bytes:
+        return value
     if not isinstance(value, bytes | bytearray | memoryview):
         raise errors.ConfigurationError(f"a value must be bytes, not {type(value).__name__}")
     return bytes(value)

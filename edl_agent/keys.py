@@ -5,7 +5,7 @@ Go pservers and trainers read and write the same keys.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edl_agent.errors import ConfigurationError, InvalidDesiredCount
@@ -27,15 +27,15 @@ class KeySchema:
 
     Attributes:
         prefix: ``""`` or ``/part/part`` without a slash at the end.
+        start: the prefix as bytes.
     """
 
     prefix: str = ""
+    start: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str):
             raise ConfigurationError(f"prefix must be text, not {self.prefix!r}")
-        if not self.prefix:
-            return
         parts = self.prefix.split("/")
         if parts[0] != "":
             raise ConfigurationError(f"prefix {self.prefix!r} must begin with '/'")
@@ -44,6 +44,7 @@ class KeySchema:
                 raise ConfigurationError(
                     f"prefix {self.prefix!r} has the bad part {part!r}: use letters, digits, '.', '_', '~', '-'"
                 )
+        object.__setattr__(self, "start", self.prefix.encode())
 
     def full(self, key: str | bytes) -> bytes:
         """The key as etcd sees it.
@@ -55,16 +56,22 @@ class KeySchema:
             ConfigurationError: the key is empty, neither text nor bytes, or could leave the job's prefix because it
                 does not begin with ``/``.
         """
-        raw = _raw(key)
-        if not raw:
-            raise ConfigurationError("the key is empty")
-        if self.prefix and not raw.startswith(b"/"):
-            raise ConfigurationError(f"key {raw!r} must begin with '/' since the client has the prefix {self.prefix!r}")
-        return self.prefix.encode() + raw
+        try:
+            raw = key.encode() if isinstance(key, str) else _raw(key)
+        except UnicodeEncodeError:
+            raise ConfigurationError(f"key {key!r} cannot be written in UTF-8") from None
+        if raw[:1] != b"/":
+            if not raw:
+                raise ConfigurationError("the key is empty")
+            if self.prefix:
+                raise ConfigurationError(
+                    f"key {raw!r} must begin with '/' since the client has the prefix {self.prefix!r}"
+                )
+        return self.start + raw
 
     def relative(self, full: bytes) -> bytes:
         """The inverse of `full`."""
-        return full[len(self.prefix.encode()) :]
+        return full[len(self.start) :]
 
     @property
     def pservers(self) -> "SlotFamily":
@@ -133,14 +140,9 @@ class SlotFamily:
 
 
 def _raw(key: object) -> bytes:
-    if isinstance(key, bytes | bytearray | memoryview):
-        return bytes(key)
-    if not isinstance(key, str):
+    if not isinstance(key, (bytes, bytearray, memoryview)):
         raise ConfigurationError(f"a key must be str or bytes, not {type(key).__name__}")
-    try:
-        return key.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"key {key!r} cannot be written in UTF-8") from None
+    return bytes(key)
 
 
 def prefix_end(prefix: bytes) -> bytes:

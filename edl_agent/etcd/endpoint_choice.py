@@ -55,6 +55,8 @@ class EndpointChoice:
         pinned: the peer in use, ``None`` while there is none.
         reason: why etcd is not reached or a request is repeated, for people; empty after a call that succeeded.
         cluster_id: of the cluster that answered first; ``None`` before.
+        cluster_mark: how an answer of that cluster begins, after two bytes (tag and length of the header): the header's
+            first field is the id. An answer that begins otherwise is to be looked at by `check_cluster`.
         closed: set by `close`.
     """
 
@@ -65,6 +67,7 @@ class EndpointChoice:
         self.pinned: Peer | None = None
         self.reason = ""
         self.cluster_id: int | None = None
+        self.cluster_mark = b"?"
         self.closed = threading.Event()
         self._tls = tls
         self._dial_timeout = dial_timeout
@@ -132,7 +135,7 @@ class EndpointChoice:
         if cluster_id in (0, self.cluster_id):
             return
         if self.cluster_id is None:
-            self.cluster_id = cluster_id
+            self._belong_to(cluster_id)
             return
         text = f"belongs to cluster {cluster_id:x}, this client to {self.cluster_id:x}"
         self.failed(peer, text)
@@ -289,7 +292,7 @@ class EndpointChoice:
     def _examine(self, peer: Peer, future: Any, strangers: dict[int, list[Peer]]) -> str | None:
         """Why this endpoint cannot be used; ``None`` = it can."""
         try:
-            answer = wire.STATUS.answer.FromString(future.result())
+            answer = wire.STATUS.parse(future.result())
         except grpc.FutureCancelledError:
             return "cancelled"
         except grpc.RpcError as error:
@@ -304,7 +307,7 @@ class EndpointChoice:
             return "the member knows no leader"
         cluster_id = answer.header.cluster_id
         if self.cluster_id is None:
-            self.cluster_id = cluster_id
+            self._belong_to(cluster_id)
         if cluster_id == self.cluster_id:
             return None
         strangers.setdefault(cluster_id, []).append(peer)
@@ -318,5 +321,9 @@ class EndpointChoice:
         if len(peers) < len(self.endpoints):
             return None
         _log.warning("All endpoints belong to a new cluster %x now; joining it", cluster_id)
-        self.cluster_id = cluster_id
+        self._belong_to(cluster_id)
         return peers[0]
+
+    def _belong_to(self, cluster_id: int) -> None:
+        self.cluster_id = cluster_id
+        self.cluster_mark = wire.ResponseHeader(cluster_id=cluster_id).SerializeToString() or b"?"

@@ -6,7 +6,7 @@ With typed values instead of messages.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from edl_agent.etcd import wire
+from edl_agent.etcd import quick_requests, wire
 from edl_agent.etcd.connection import Connection
 
 PAGE_KEYS = 500
@@ -47,7 +47,7 @@ class Kv:
 
     def get(self, key: bytes, deadline: float) -> bytes | None:
         """The value, linearizable; ``None`` where the key is absent."""
-        kvs = self._connection.call(wire.RANGE, wire.RangeRequest(key=key), deadline).kvs
+        kvs = wire.RANGE.parse(self._connection.send(wire.RANGE, quick_requests.read_key(key), deadline)).kvs
         return kvs[0].value if kvs else None
 
     def range(self, key: bytes, end: bytes, deadline: float) -> tuple[tuple[KeyValue, ...], int]:
@@ -72,12 +72,9 @@ class Kv:
                 return
             key = page[-1].key + b"\0"
 
-    def put(self, key: bytes, value: bytes, deadline: float, lease: int = 0) -> int:
-        """Write one key; returns the revision."""
-        revision: int = self._connection.call(
-            wire.PUT, wire.PutRequest(key=key, value=value, lease=lease), deadline
-        ).header.revision
-        return revision
+    def put(self, key: bytes, value: bytes, deadline: float, lease: int = 0) -> None:
+        """Write one key."""
+        self._connection.send(wire.PUT, quick_requests.put_key(key, value, lease), deadline)
 
     def delete(self, key: bytes, deadline: float) -> bool:
         """Delete one key; returns whether it was there."""

@@ -77,7 +77,7 @@ def member_status(endpoint: Endpoint, *, tls: TlsFiles | None, timeout: float, c
             asked = clock.monotonic()
             payload = peer.call(wire.STATUS.path, b"", timeout, ())
             seconds.append(clock.monotonic() - asked)
-        answer = wire.STATUS.answer.FromString(payload)
+        answer = wire.STATUS.parse(payload)
     except grpc.RpcError as error:
         code, details = describe(error)
         verdict = status.judge(code, details)

@@ -26,6 +26,13 @@ _PING_ANSWER_MILLISECONDS = 5_000
 """For the answer to a ping: slow networks are no dead ones."""
 
 
+TRUST = 0.002
+"""Seconds for which an answer vouches for the connection; after that its state is looked at before a call.
+
+The look takes a lock of the channel, for which a hundred callers queue. No longer than the news of a lost connection
+may take anyway: a write right after it can reach another cluster behind the same address (its answer tells).
+"""
+
 _started_in: int | None = None
 """Process in which the first channel was made."""
 
@@ -82,6 +89,7 @@ class Peer:
     Attributes:
         endpoint: where it goes.
         timeouts: calls in a row that found no answer in their time.
+        heard: monotonic time of the last answer.
     """
 
     def __init__(self, endpoint: Endpoint, tls: TlsFiles | None, dial_timeout: float) -> None:
@@ -95,6 +103,7 @@ class Peer:
             self._channel = grpc.insecure_channel(endpoint.target, options)
         self.endpoint = endpoint
         self.timeouts = 0
+        self.heard = float("-inf")
         self._unary: dict[str, Any] = {method.path: self._channel.unary_unary(method.path) for method in wire.UNARY}
         self._lock = threading.Lock()
         self._streams: set[grpc.Call] = set()

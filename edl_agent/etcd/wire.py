@@ -9,6 +9,7 @@ protobuf is loaded at the first use of a message, not at import: it would make u
 """
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 _lock = threading.Lock()
@@ -41,17 +42,23 @@ class Method:
     revoke finds nothing, so both are repeatable too. Puts, deletes and transactions are not.
     """
 
-    __slots__ = ("_answer", "path", "repeatable")
+    __slots__ = ("_answer", "parse", "path", "repeatable")
 
     def __init__(self, path: str, answer: str, repeatable: bool) -> None:
         self.path = path
         self.repeatable = repeatable
         self._answer = answer
+        self.parse: Callable[[bytes], Any] = self._first_parse
+        """The answer's bytes to its message."""
 
     @property
     def answer(self) -> Any:
         """The message class of the answer."""
-        return _classes.get(self._answer) or message(self._answer)
+        return message(self._answer)
+
+    def _first_parse(self, data: bytes) -> Any:
+        self.parse = self.answer.FromString  # loaded now; from here on nothing stands in between
+        return self.parse(data)
 
 
 RANGE = Method("/etcdserverpb.KV/Range", "RangeResponse", True)

@@ -14,6 +14,7 @@ from typing import Any, Self
 import pytest
 
 from edl_agent import EdlAgentError, EtcdClient
+from edl_agent.etcd.peer import TRUST
 from edl_agent.watch_cursor import EventType, WatchEvent
 from tests.bench.etcd_versions import known_versions
 from tests.bench.waiting import eventually
@@ -98,9 +99,9 @@ class Observed:
 
     @property
     def connected(self) -> bool:
-        """Whether it is on an endpoint, and that connection stands."""
+        """Whether it is on an endpoint, and that connection stands or is not to be looked at yet."""
         peer = self.client._connection.choice.pinned
-        return peer is not None and peer.connected
+        return peer is not None and (peer.connected or time.monotonic() - peer.heard <= TRUST)
 
     def assert_undisturbed(self, lease_id: int | None, index: int = 0) -> None:
         """The slot is held with that lease, and nobody was told of anything since the registration."""

@@ -82,8 +82,7 @@ def secrets(
         try:
             authenticate(self, *arguments, **keywords)
         finally:
-            if self._token:
-                found.values.add(self._token)
+            found.values.update(text for name, text in self._metadata if name == "token")
 
     monkeypatch.setattr(Connection, "_authenticate", noting)
     logging.getLogger("edl_agent.etcd").debug(LEVEL_CHECK)
@@ -208,7 +207,7 @@ def test_the_token_travels_with_every_call_and_watch_also_without_tls(
             assert (event.key, event.value) == (b"/data/a", b"1")
         eventually(lambda: proxy.count("LeaseKeepAlive") >= 2, 5.0, "two keepalives")
         client.delete_key("/data/a")
-        token = client._connection._token
+        token = dict(client._connection._metadata)["token"]
     calls = [call for call in proxy.calls("*") if not call.method.endswith(("Authenticate", "Status"))]
     assert {call.method.rpartition("/")[2] for call in calls} >= {
         "Range", "Put", "Txn", "DeleteRange", "Watch", "LeaseGrant", "LeaseRevoke", "LeaseKeepAlive",
