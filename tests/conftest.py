@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xprocess import ProcessStarter, XProcess
@@ -20,6 +20,10 @@ from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.bench.kube_control_plane import KubeControlPlane
+    from tests.bench.kube_test_node import KubeTestNodes
 
 _prefixes = itertools.count(1)
 
@@ -191,6 +195,27 @@ def agent_factory() -> Iterator[Callable[..., AgentProcess]]:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFolder:
     """Certificates of every kind; do not ``rotate`` these, make a ``CertificateFolder(tmp_path)`` for that."""
     return CertificateFolder(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeControlPlane]:
+    """A real Kubernetes control plane for the whole session; take ``KubeControlPlane(tmp_path)`` for one to hurt."""
+    # Not everything that runs tests has urllib3: the oldest allowed dependencies are those of the agent.
+    from tests.bench.kube_control_plane import KubeControlPlane, control_plane_missing
+
+    if (reason := control_plane_missing()) is not None:
+        pytest.skip(reason)
+    with KubeControlPlane(tmp_path_factory.mktemp("kube")) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def light_nodes(control_plane: KubeControlPlane) -> Iterator[KubeTestNodes]:
+    """What serves the nodes of all tests on the session's control plane; each test adds and removes its own."""
+    from tests.bench.kube_test_node import KubeTestNodes
+
+    with KubeTestNodes(control_plane.client) as nodes:
+        yield nodes
 
 
 @pytest.fixture(autouse=True)

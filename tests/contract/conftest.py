@@ -14,27 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.bench.kube_control_plane import KubeControlPlane, control_plane_missing
-from tests.bench.kube_test_node import KubeTestNodes
 from tests.contract.world import World
 
 CLUSTERS = ("sim", "local", "kube")
-
-
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeControlPlane]:
-    """A real control plane, shared by the session's tests."""
-    if (reason := control_plane_missing()) is not None:
-        pytest.skip(reason)
-    with KubeControlPlane(tmp_path_factory.mktemp("kube")) as control_plane:
-        yield control_plane
-
-
-@pytest.fixture(scope="session")
-def light_nodes(control_plane: KubeControlPlane) -> Iterator[KubeTestNodes]:
-    """What serves the nodes of all tests on the control plane."""
-    with KubeTestNodes(control_plane.client) as nodes:
-        yield nodes
 
 
 @pytest.fixture(params=CLUSTERS)

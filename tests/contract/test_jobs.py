@@ -319,7 +319,9 @@ def test_a_disrupted_pod_can_be_left_uncounted(world: World) -> None:
     rules = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
     pods = _started(world, "a", 2, backoff_limit=0, pod_failure_policy=rules)
     victim = pods[0].metadata.name
-    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    # Kubernetes withdraws the condition from pods that live on for two minutes after it; without a time, at once.
+    since = pods[0].metadata.creation_timestamp
+    disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": since}
     conditions = PODS.to_json(get_pod(world, victim))["status"]["conditions"]
     patch = {"status": {"conditions": [*conditions, disrupted]}}
     world.cluster.patch(PODS, world.namespace, victim, patch, subresource="status")
