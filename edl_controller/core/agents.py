@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edl_agent.drain_request import DrainRequest
 from edl_agent.report import Report
 
 
@@ -30,6 +31,7 @@ class AgentState:
         trainers: held trainer slots, by index.
         reports: fresh reports (they vanish with their agents), by name.
         drains: names for which a drain request is written.
+        drain_requests: these requests as written, by name; a value that is none is only in ``drains``.
         passes: passes of the data set that are to be made; 0 = no task queue is used.
         passes_finished: passes finished so far.
     """
@@ -42,6 +44,7 @@ class AgentState:
     trainers: tuple[Slot, ...] = ()
     reports: tuple[Report, ...] = ()
     drains: frozenset[str] = frozenset()
+    drain_requests: tuple[tuple[str, DrainRequest], ...] = ()
     passes: int = 0
     passes_finished: int = 0
 
