@@ -54,11 +54,20 @@ node_option = click.option(
 )
 
 
+images_option = click.option(
+    "--images",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What the images of pods stand for here (see docs/local.md).  [default: this very environment]",
+)
+
+
 @click.command()
 @click.option("--foreground", is_flag=True, help="Serve until Ctrl-C in place of going to the background.")
 @node_option
+@images_option
 @root_option
-def up(foreground: bool, nodes: tuple[str, ...], root: Path | None) -> None:
+def up(foreground: bool, nodes: tuple[str, ...], images: Path | None, root: Path | None) -> None:
     """Start the cluster of this machine in the background."""
     from edl_controller.machine import node_sizes, serve
 
@@ -68,12 +77,12 @@ def up(foreground: bool, nodes: tuple[str, ...], root: Path | None) -> None:
         click.echo(f"already up (process {serving.pid}, {state.root})")
         return
     if foreground:
-        serve.serve(state, nodes)
+        serve.serve(state, nodes, images)
         return
     state.make()
     with state.log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "edl_controller.machine.serve", str(state.root), *nodes],
+            [sys.executable, "-m", "edl_controller.machine.serve", str(state.root), str(images or ""), *nodes],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -144,6 +153,7 @@ def status(root: Path | None) -> None:
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @node_option
+@images_option
 @click.option("--timeout", type=float, metavar="S", help="Give up after so many seconds.  [default: never]")
 @click.option("--plain", is_flag=True, help="Plain lines also on a terminal.")
 @click.option("--keep", is_flag=True, help="Keep objects and logs in --root (else they are removed at the end).")
@@ -152,6 +162,7 @@ def status(root: Path | None) -> None:
 def run(
     files: tuple[str, ...],
     nodes: tuple[str, ...],
+    images: Path | None,
     timeout: float | None,
     plain: bool,
     keep: bool,
@@ -168,6 +179,6 @@ def run(
 
     jobs = [place(job, namespace) for job in read_jobs(files)]
     if keep or root is not None:
-        return run_jobs(local_state(root), nodes, jobs, timeout=timeout, plain=plain)
+        return run_jobs(local_state(root), nodes, images, jobs, timeout=timeout, plain=plain)
     with tempfile.TemporaryDirectory(prefix="edl-local-") as folder:
-        return run_jobs(LocalState(Path(folder)), nodes, jobs, timeout=timeout, plain=plain)
+        return run_jobs(LocalState(Path(folder)), nodes, images, jobs, timeout=timeout, plain=plain)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from edl_controller.cli.live_table import Overview, Screen, look, make_screen
 from edl_controller.cli.rows import duration
 from edl_controller.cli.waiting import ended, why
 from edl_controller.machine import node_sizes
+from edl_controller.machine.node.images import Images
 from edl_controller.machine.one_machine import OneMachine
 
 if TYPE_CHECKING:
@@ -29,7 +31,13 @@ _LOOK_EVERY = 0.5
 
 
 def run_jobs(
-    state: LocalState, nodes: tuple[str, ...], jobs: list[TrainingJob], *, timeout: float | None, plain: bool
+    state: LocalState,
+    nodes: tuple[str, ...],
+    images: Path | None,
+    jobs: list[TrainingJob],
+    *,
+    timeout: float | None,
+    plain: bool,
 ) -> int:
     """Run the jobs to their ends; returns the exit status.
 
@@ -37,7 +45,7 @@ def run_jobs(
         Unavailable: the time ran out.
     """
     signal.signal(signal.SIGTERM, _leave)
-    with OneMachine(state, node_sizes.read(nodes)) as machine:
+    with OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None) as machine:
         screen = make_screen(plain)
         try:
             for job in jobs:

@@ -1,4 +1,4 @@
-"""The picture of the disturbed run: trainers, images per second and loss over time, with the faults marked. SVG."""
+"""Pictures of a run: curves over time, with what happened marked. SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .scene import Job
 
 WIDTH, LEFT, RIGHT, TOP, HEIGHT, GAP = 860, 90, 20, 100, 110, 34
-COLOURS = {"SIGKILL": "#c62828", "SIGTERM": "#ef6c00", "restored": "#2e7d32"}
+COLOURS = {"SIGKILL": "#c62828", "SIGTERM": "#ef6c00", "restored": "#2e7d32", "service": "#ef6c00"}
+"""Of marks, by their first word."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Panel:
     logarithmic: bool = False
 
 
-def draw(job: Job, undisturbed: float, accuracy: float) -> str:
-    """The text of an SVG file; it loads nothing from elsewhere."""
+def disturbed(job: Job, undisturbed: float, accuracy: float) -> str:
+    """The picture of the disturbed run: trainers, images per second and loss, with the faults."""
     begin = job.looks[0].seconds
     length = job.looks[-1].seconds
     trainers = [(look.seconds, float(look.trainers)) for look in job.looks]
@@ -38,9 +39,21 @@ def draw(job: Job, undisturbed: float, accuracy: float) -> str:
     losses = [(one.seconds, one.loss) for one in job.measures if begin <= one.seconds <= length]
     panels = [
         Panel("trainers", "#1565c0", trainers, [0, 1, 2, 3, 4], steps=True),
-        Panel("images / s", "#6a1b9a", rates, [0, *_half_and_whole(max(value for _, value in rates))]),
+        Panel("images / s", "#6a1b9a", rates, [0, *half_and_whole(max(value for _, value in rates))]),
         Panel("held-out loss", "#00695c", losses, [0.1, 0.3, 1, 3], logarithmic=True),
     ]
+    about = (
+        f"{accuracy:.1%} of the held-out images recognised at the end; {undisturbed:.1%} in an undisturbed run;"
+        f" {job.samples} of {job.samples} images seen"
+    )
+    title = "Training digits while pservers and trainers come, go and are killed"
+    return draw(title, about, panels, [(mark.seconds, mark.fault) for mark in job.marks], begin, length)
+
+
+def draw(
+    title: str, about: str, panels: list[Panel], marks: Iterable[tuple[float, str]], begin: float, length: float
+) -> str:
+    """The text of an SVG file; it loads nothing from elsewhere. Marks: seconds, and what happened then."""
     bottom = TOP + len(panels) * (HEIGHT + GAP)
 
     def x(seconds: float) -> float:
@@ -50,22 +63,20 @@ def draw(job: Job, undisturbed: float, accuracy: float) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 24}" font-family="sans-serif"'
         ' font-size="12" fill="#333333">',
         f'<rect width="{WIDTH}" height="{bottom + 24}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" font-weight="bold">Training digits while pservers and trainers come,'
-        " go and are killed</text>",
-        f'<text x="{LEFT}" y="42">{accuracy:.1%} of the held-out images recognised at the end; {undisturbed:.1%}'
-        f" in an undisturbed run; {job.samples} of {job.samples} images seen</text>",
+        f'<text x="{LEFT}" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="42">{escape(about)}</text>',
     ]
     row = 0
-    for mark in job.marks:
-        colour = next((colour for word, colour in COLOURS.items() if mark.fault.startswith(word)), None)
+    for seconds, text in marks:
+        colour = next((colour for word, colour in COLOURS.items() if text.startswith(word)), None)
         if colour is None:
             continue
-        at = x(mark.seconds)
+        at = x(seconds)
         height = 62 + row % 3 * 13
         side = "end" if at > WIDTH * 0.8 else "start"
         out.append(f'<path d="M{at:.1f} {height}V{bottom - GAP}" stroke="{colour}" stroke-dasharray="4 3"/>')
         place = f'x="{at - 4 if side == "end" else at + 4:.1f}" y="{height + 4}" text-anchor="{side}"'
-        out.append(f'<text {place} fill="{colour}" font-size="11">{escape(mark.fault)}</text>')
+        out.append(f'<text {place} fill="{colour}" font-size="11">{escape(text)}</text>')
         row += 1
     for number, panel in enumerate(panels):
         out += _draw(panel, TOP + number * (HEIGHT + GAP), x)
@@ -97,7 +108,7 @@ def _draw(panel: Panel, top: float, x: Callable[[float], float]) -> Iterable[str
     yield f'<path d="{path}" fill="none" stroke="{panel.colour}" stroke-width="2" stroke-linejoin="round"/>'
 
 
-def _half_and_whole(value: float) -> list[float]:
+def half_and_whole(value: float) -> list[float]:
     """A round number that is not below the value, after its half."""
     power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
     whole = next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value)

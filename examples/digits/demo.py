@@ -175,7 +175,7 @@ def run(server: EtcdServer, folder: Path, options: argparse.Namespace) -> None:
         screen.close()
     demand(abs(accuracy - quiet) <= CLOSE, f"{accuracy:.2%} against {quiet:.2%} undisturbed: more than a point apart")
     if options.svg:
-        options.svg.write_text(chart.draw(job, quiet, accuracy), encoding="utf-8")
+        options.svg.write_text(chart.disturbed(job, quiet, accuracy), encoding="utf-8")
     print()
     for what, value in (
         ("held-out digits recognised, undisturbed", f"{quiet:.1%}"),
