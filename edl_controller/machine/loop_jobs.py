@@ -1,0 +1,126 @@
+"""The loop that acts on what the Job controller would decide (`edl_controller.core.semantics.job`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from edl_controller.api import timestamps
+from edl_controller.api.kinds import JOBS, PODS
+from edl_controller.api.pods import Pod
+from edl_controller.api.workloads import Job, JobStatus
+from edl_controller.cluster.port import Cluster
+from edl_controller.core.merge_patch import difference
+from edl_controller.core.semantics import job as semantics
+from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
+from edl_controller.core.semantics.garbage import without_finalizer
+from edl_controller.errors import NotFound
+from edl_controller.runtime.cache import Cache, Key
+from edl_controller.runtime.informers import Informers
+from edl_controller.runtime.reconciler import Reconciler
+from edl_controller.runtime.reflector import Delta
+from edl_controller.runtime.workqueue import Priority
+
+
+class JobLoop:
+    """Reconciles Jobs. Every write's answer is put into the cache at once, so that no pass repeats it.
+
+    Args:
+        cluster: to act on.
+        informers: to read from; handlers are added.
+        now: Unix seconds.
+        workers: how many Jobs are worked on at once.
+    """
+
+    def __init__(self, cluster: Cluster, informers: Informers, now: Callable[[], float], workers: int = 2) -> None:
+        self._cluster, self._now = cluster, now
+        jobs, pods = informers.of(JOBS), informers.of(PODS)
+        self._jobs: Cache[Job] = jobs.cache
+        self._pods: Cache[Pod] = pods.cache
+        self._memories: dict[str, FailureMemory] = {}
+        self.reconciler: Reconciler[Key] = Reconciler("jobs", self.reconcile, workers=workers)
+        jobs.add_handler(self._on_job)
+        pods.add_handler(self._on_pod)
+
+    def reconcile(self, key: Key) -> float | None:
+        """Bring one Job in line; the order of the steps is that of `JobDecision`."""
+        job = self._jobs.get(*key)
+        if job is None:
+            return None
+        meta, uid = job.metadata, job.metadata.uid
+        pods = self._pods.owned_by(uid)
+        decision = semantics.decide(job, pods, self._now(), self._memories.get(uid, FRESH))
+        for pod in decision.cut:
+            self._delete(self._release(pod))
+        for pod in decision.delete:
+            self._delete(pod)
+        for pod in decision.create:
+            self._pods.observe(self._cluster.create(pod))
+        changed = self._write_status(job, decision.status)
+        self._memories[uid] = decision.memory
+        for pod in decision.release:
+            self._release(pod)
+        if decision.delete_job:
+            with contextlib.suppress(NotFound):
+                self._cluster.delete(JOBS, meta.namespace, meta.name, uid=uid, propagation="Foreground")
+        return 0.0 if changed else decision.again_after
+
+    def _write_status(self, job: Job, status: JobStatus) -> bool:
+        patch = difference(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
+        if not patch:
+            return False
+        meta = job.metadata
+        written = self._cluster.patch(
+            JOBS,
+            meta.namespace,
+            meta.name,
+            {"status": patch},
+            subresource="status",
+            resource_version=meta.resource_version,
+            uid=meta.uid,
+        )
+        self._jobs.observe(written)
+        return True
+
+    def _release(self, pod: Pod) -> Pod:
+        """Take the finalizer of the Job away; returns the pod as it is then."""
+        meta = pod.metadata
+        if semantics.TRACKING not in meta.finalizers:
+            return pod
+        left = without_finalizer(meta, semantics.TRACKING).finalizers
+        with contextlib.suppress(NotFound):
+            pod = self._cluster.patch(
+                PODS,
+                meta.namespace,
+                meta.name,
+                {"metadata": {"finalizers": list(left) or None}},
+                resource_version=meta.resource_version,
+                uid=meta.uid,
+            )
+            self._pods.observe(pod)
+        return pod
+
+    def _delete(self, pod: Pod) -> None:
+        meta = pod.metadata
+        if meta.deletion_timestamp is not None:
+            return
+        with contextlib.suppress(NotFound):
+            self._cluster.delete(PODS, meta.namespace, meta.name, uid=meta.uid)
+        self._pods.observe_end(pod, timestamps.render(self._now()))
+
+    def _on_job(self, delta: Delta[Job]) -> None:
+        meta = delta.obj.metadata
+        if delta.type == "deleted":
+            self._memories.pop(meta.uid, None)
+        self.reconciler.queue.add((meta.namespace, meta.name), _priority(delta))
+
+    def _on_pod(self, delta: Delta[Pod]) -> None:
+        owner = delta.obj.metadata.controller()
+        if owner is not None and owner.kind == JOBS.name:
+            self.reconciler.queue.add((delta.obj.metadata.namespace, owner.name), _priority(delta))
+
+
+def _priority(delta: Delta[Job] | Delta[Pod]) -> Priority:
+    return Priority.RESYNC if delta.origin == "resync" else Priority.CHANGE
