@@ -73,6 +73,8 @@ class EtcdTls(Record, frozen=True, kw_only=True):
     """Names a Secret with ``ca.crt`` and, for client certificates, ``tls.crt`` and ``tls.key``."""
 
     secret_name: str = ""
+    client_certificate: bool = False
+    """The Secret has a client certificate too (the controller never reads Secrets, so it has to be told)."""
 
 
 class EtcdCredentials(Record, frozen=True, kw_only=True):
