@@ -48,6 +48,12 @@ def _signal_number(name: str) -> int:
     help="Create /ps_desired with N where it is absent; an existing value wins.",
 )
 @click.option("--num-trainers", type=click.IntRange(1), metavar="N", help="For PADDLE_TRAINERS_NUM and its like.")
+@click.option(
+    "--live-trainers",
+    is_flag=True,
+    help="At each start of the command TRAINERS and its like are the number of trainers that hold a slot, at least "
+    "what --num-trainers or TRAINERS says.",
+)
 @click.option("--name", metavar="NAME", help="For reports and drain requests; default POD_NAME, else hostname-pid.")
 @click.option(
     "--restart",
@@ -154,6 +160,7 @@ def run(
     host: str | None,
     num_pservers: int | None,
     num_trainers: int | None,
+    live_trainers: bool,
     name: str | None,
     restart: Literal["never", "on-failure", "always"],
     max_restarts: int,
@@ -212,6 +219,7 @@ def run(
         port=port,
         host=configured_host(host, {}),
         num_trainers=num_trainers,
+        live_trainers=live_trainers,
         tf_config=tf_config,
         socket=socket,
         control=control or str(socket_path(name, os.environ)),

@@ -183,7 +183,7 @@ class BeforeStart:
         options = self._options
         address = self._client.session.address or ""
         trainers: tuple[tuple[int, str], ...] = ()
-        if options.tf_config:
+        if options.tf_config or options.live_trainers:
             trainers = self._trainers()
         return Facts(
             role=self._rules.role,
@@ -195,7 +195,7 @@ class BeforeStart:
             port=options.port,
             pservers=pservers.addresses,
             num_pservers=pservers.desired,
-            num_trainers=options.num_trainers,
+            num_trainers=num_trainers(options, len(trainers), os.environ.get("TRAINERS", "")),
             trainers=trainers,
             endpoints=options.endpoints,
             prefix=options.prefix,
@@ -219,3 +219,17 @@ class BeforeStart:
             found = [(family.index(self._client._keys.full(pair.key)), pair.value) for pair in pairs if pair.lease]
             return tuple((index, value.decode(errors="replace")) for index, value in found if index is not None)
         return ()
+
+
+def num_trainers(options: Options, held: int, given: str) -> int | None:
+    """How many trainers the command is told of; ``None`` = nobody said.
+
+    Args:
+        options: of the launcher.
+        held: trainers that hold a slot now; 0 also where etcd could not be read.
+        given: ``TRAINERS`` of the launcher's own environment: the number at the job's start.
+    """
+    if not options.live_trainers:
+        return options.num_trainers
+    at_start = options.num_trainers or (int(given) if given.isascii() and given.isdecimal() else 0)
+    return max(held, at_start) or None

@@ -20,6 +20,7 @@ class Options:
         port: of the program.
         host: to register or to tell, ``None`` = as the client finds it.
         num_trainers: as told by the user.
+        live_trainers: whether the trainers that hold a slot are counted at each start.
         tf_config: whether to write ``TF_CONFIG``.
         socket: of a sidecar, exported.
         control: path of the launcher's own socket, exported; empty = none.
@@ -43,6 +44,7 @@ class Options:
     port: int | None = None
     host: str | None = None
     num_trainers: int | None = None
+    live_trainers: bool = False
     tf_config: bool = False
     socket: str = ""
     control: str = ""

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from edl_agent.launcher.before_start import num_trainers
+from edl_agent.launcher.options import Options
+from edl_agent.launcher.policy import Rules
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
@@ -43,6 +46,33 @@ def test_pserver_and_trainer_find_each_other(launch: Launch, etcd: SharedEtcd, p
     assert json.loads(found["TF_CONFIG"])["cluster"]["ps"] == ["127.0.0.1:7164"]
     assert trainer.terminate()[0] == 143
     assert pserver.terminate()[0] == 0
+
+
+def test_each_start_of_a_trainer_counts_those_that_hold_a_slot(launch: Launch, tmp_path: Path) -> None:
+    launch("pserver", program(tmp_path / "ps"), name="ps", port=7164, num_pservers=1)
+    for index in range(2):
+        tr = Lines(tmp_path / f"tr{index}")
+        launch("trainer", program(tr.path), name=f"tr{index}", options=["--live-trainers"])
+        found = tr.wait("start")["env"]
+        assert {found["TRAINERS"], found["PADDLE_TRAINERS_NUM"]} == {str(index + 1)}
+
+
+@pytest.mark.parametrize(
+    ("live", "flag", "held", "given", "told"),
+    [
+        (False, None, 5, "2", None),
+        (False, 3, 5, "2", 3),
+        (True, None, 5, "2", 5),
+        (True, None, 0, "2", 2),  # etcd could not be read
+        (True, 4, 3, "2", 4),
+        (True, None, 0, "many", None),
+    ],
+)
+def test_how_many_trainers_a_command_is_told_of(
+    live: bool, flag: int | None, held: int, given: str, told: int | None
+) -> None:
+    rules = Rules(role="trainer")
+    assert num_trainers(Options(["x"], rules, "n", num_trainers=flag, live_trainers=live), held, given) == told
 
 
 @pytest.mark.parametrize(
