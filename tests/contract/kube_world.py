@@ -18,6 +18,7 @@ from edl_controller.api.kinds import ApiObject, Kind, kind_of
 from edl_controller.api.nodes import Taint
 from edl_controller.api.pods import Pod
 from edl_controller.cluster.port import Change, Cluster, Listing, Propagation, Stop, Subresource
+from edl_controller.cluster.workloads import WorkloadCalls
 from edl_controller.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, Unavailable
 from tests.bench.kube_control_plane import KubeControlPlane
 from tests.bench.kube_http import MERGE_PATCH, Answer, Json, KubeHttpClient
@@ -42,8 +43,8 @@ def _checked(answer: Answer) -> Json:
     raise kind(str(answer.body.get("message", answer.body)))
 
 
-class RawKubeCluster:
-    """The reading and writing half of the port, one HTTP request per call."""
+class RawKubeCluster(WorkloadCalls):
+    """The port, one HTTP request per call."""
 
     def __init__(self, client: KubeHttpClient) -> None:
         self._client = client
@@ -129,8 +130,7 @@ class KubeWorld:
     def __init__(self, control_plane: KubeControlPlane, nodes: KubeTestNodes, cluster: Cluster | None = None) -> None:
         """``nodes``: started, shared with other worlds. ``cluster``: the port to judge; default the raw one."""
         self._client = control_plane.client
-        self._raw = RawKubeCluster(self._client)
-        self._cluster = cluster
+        self._cluster: Cluster = cluster or RawKubeCluster(self._client)
         self.namespace = f"contract-{next(self._numbers)}"
         self._client.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"
@@ -139,8 +139,8 @@ class KubeWorld:
         self._own_nodes: list[str] = []
 
     @property
-    def cluster(self) -> Any:
-        return self._cluster or self._raw
+    def cluster(self) -> Cluster:
+        return self._cluster
 
     def settle(self, seconds: float = 0.0) -> None:
         # Nobody can tell when a real cluster is quiet: the Job controller gathers events for a second.

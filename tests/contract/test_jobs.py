@@ -197,6 +197,43 @@ def test_a_readiness_gate_names_the_victim(world: World) -> None:
     assert _counts(get_job(world, "a")) == (2, 0, 0)
 
 
+def test_of_ready_pods_the_one_that_became_ready_last_goes(world: World) -> None:
+    (old,) = _started(world, "a", 1)
+    world.settle(1.2)  # times are whole seconds
+    _set_parallelism(world, "a", 2)
+    until(world, lambda: get_job(world, "a").status.ready == 2, what="two ready pods")
+    world.settle(1.2)
+    world.set_ready(old, False)
+    until(world, lambda: not is_ready(get_pod(world, old.metadata.name)), what="the old pod not to be ready")
+    world.set_ready(old, True)
+    until(world, lambda: is_ready(get_pod(world, old.metadata.name)), what="the old pod to be ready again")
+
+    _set_parallelism(world, "a", 1)
+
+    until(world, lambda: len(pods_of(world, "a")) == 1, what="one pod")
+    assert old.metadata.name not in names(pods_of(world, "a")), "the oldest pod was ready for the shortest time"
+
+
+@pytest.mark.parametrize(("policy", "waits"), [("TerminatingOrFailed", False), ("Failed", True)])
+def test_growth_after_a_cut_waits_for_pods_that_still_end_only_if_the_policy_says_so(
+    world: World, policy: str, waits: bool
+) -> None:
+    _started(world, "a", 2, pod_replacement_policy=policy)
+    world.hold_terminating()
+    _set_parallelism(world, "a", 1)
+    until(world, lambda: len([p for p in pods_of(world, "a") if p.metadata.deletion_timestamp]) == 1, what="the cut")
+
+    _set_parallelism(world, "a", 2)
+
+    if waits:
+        stays(world, lambda: len(_running(world, "a")) == 1, 2.0)
+        world.let_terminate()
+    until(world, lambda: len(_running(world, "a")) == 2, 5, "growth")
+    world.let_terminate()
+    until(world, lambda: get_job(world, "a").status.terminating == 0, what="the end of the first")
+    assert _counts(get_job(world, "a")) == (2, 0, 0)
+
+
 def test_the_deletion_cost_means_nothing_to_a_job(world: World) -> None:
     pods = _started(world, "a", 2)
     cheap = pods[0].metadata.name

@@ -98,6 +98,18 @@ def test_a_pod_that_waits_goes_first_then_one_that_is_not_ready_then_the_cheapes
     assert names(_kept(world, "a")) == names([last])
 
 
+def test_the_fuller_node_gives_up_a_pod_first(world: World) -> None:
+    world.add_node(f"{world.namespace}-two", cpu="3")
+    world.add_node(f"{world.namespace}-one", cpu="1500m")
+    world.cluster.create(replica_set(world, "a", 3, pods=pod_spec(cpu="1400m", restart="Always")))
+    until(world, lambda: get_replica_set(world, "a").status.ready_replicas == 3, what="three ready replicas")
+
+    _scale(world, "a", 2)
+
+    nodes = sorted(pod.spec.node_name.removeprefix(f"{world.namespace}-") for pod in _kept(world, "a"))
+    assert nodes == ["one", "two"]
+
+
 def test_a_failed_pod_is_replaced_at_once_and_its_object_stays(world: World) -> None:
     pods = _started(world, "a", 1)
 
