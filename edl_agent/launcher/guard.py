@@ -31,6 +31,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _LONGEST_NAP = 0.5
 """Seconds: a deadline by CLOCK_BOOTTIME is noticed this soon after a suspended machine goes on."""
 
+_NEVER = (float("inf"), float("inf"))
+
 _CLEANING = 5.0
 """Seconds in which whatever the command left behind is killed, before the end is told all the same."""
 
@@ -73,7 +75,7 @@ class Guard:
             return
         while not self._ended():
             watched = [self._read] + ([self._launcher] if self._launcher is not None else [])
-            ready, _, _ = select.select(watched, [], [], max(0.0, min(self._left(), _LONGEST_NAP)))
+            ready, _, _ = select.select(watched, [], [], self._nap())
             if self._read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._read, 4096)
@@ -83,6 +85,11 @@ class Guard:
             if self._left() <= 0:
                 self._kill("the slot's deadline passed")
         self._finish()
+
+    def _nap(self) -> float | None:
+        if self._deadline == _NEVER and not self._killed:
+            return None
+        return max(0.0, min(self._left(), _LONGEST_NAP))
 
     def _left(self) -> float:
         if self._killed:
@@ -106,7 +113,7 @@ class Guard:
                     with contextlib.suppress(OSError, ValueError):
                         signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                os.execvp(argv[0], argv)
+                self.become(argv)
             except OSError as error:
                 os.write(failed_write, f"{error.errno} {error.strerror}".encode())
             finally:
@@ -122,6 +129,10 @@ class Guard:
             return False
         self._tell(f"started {self._pid}")
         return True
+
+    def become(self, argv: list[str]) -> None:
+        """In the child: turn into the command. Raises OSError where it cannot be started."""
+        os.execvp(argv[0], argv)
 
     def _hear(self, launcher: socket.socket) -> None:
         try:
