@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -133,7 +133,7 @@ def _purge(state: LocalState) -> None:
 @root_option
 def status(root: Path | None) -> None:
     """Tell whether the cluster of this machine is up, its nodes and its jobs."""
-    from edl_controller.api.kinds import NODES, TRAINING_JOBS
+    from edl_controller.api.kinds import NODES, TRAINING_JOBS, Kind
     from edl_controller.cli.get import show
     from edl_controller.cluster.local import LocalCluster
 
@@ -145,7 +145,8 @@ def status(root: Path | None) -> None:
         f"up for {int(time.time() - serving.since)} s: process {serving.pid}, etcd {serving.endpoints}, {state.root}"
     )
     with LocalCluster(serving.endpoints, prefix=serving.prefix) as cluster:
-        for kind in (NODES, TRAINING_JOBS):
+        shown: tuple[Kind[Any], ...] = (NODES, TRAINING_JOBS)
+        for kind in shown:
             click.echo()
             show(kind, cluster.list(kind).items, "wide", namespaces=kind.namespaced, single=False)
 

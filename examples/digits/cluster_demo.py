@@ -205,8 +205,8 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     began = time.monotonic()
     job = submission.read(JOB.read_text())[0]
     state = LocalState(folder)
-    images = Images({"edl-digits": ImageMapping(virtualenv=sys.prefix, working_dir=str(ROOT))})
-    with OneMachine(state, node_sizes.read(NODES), images=images) as machine:
+    images = Images({"*": ImageMapping(virtualenv=sys.prefix, working_dir=str(ROOT))})
+    with OneMachine(state, node_sizes.read(NODES), images=images, durable=False) as machine:
         screen = make_screen(options.plain)
         try:
             machine.cluster.create(job)

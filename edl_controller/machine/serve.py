@@ -1,0 +1,40 @@
+"""The cluster of this machine as a process (``edl local up``)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from edl_controller.machine import node_sizes
+from edl_controller.machine.local_state import LocalState
+from edl_controller.machine.node.images import Images
+from edl_controller.machine.one_machine import OneMachine
+from edl_controller.runtime import logs
+
+
+def serve(state: LocalState, nodes: tuple[str, ...], images: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        Unavailable: another process serves this cluster, or etcd does not start.
+        InvalidQuantity: a node is described wrongly.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None):
+        stop.wait()
+
+
+def main() -> int:
+    """Serve what the command line says: root, file of images or ``""``, nodes."""
+    logs.configure()
+    root, images, *nodes = sys.argv[1:]
+    serve(LocalState(Path(root)), tuple(nodes), Path(images) if images else None)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
