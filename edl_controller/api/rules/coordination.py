@@ -51,6 +51,9 @@ def _endpoints(found: Found, path: str, endpoints: tuple[str, ...], *, tls: bool
     before = len(found)
     for index, endpoint in enumerate(endpoints):
         here = f"{path}[{index}]" if path.endswith("s") else path
+        if endpoint != endpoint.strip() or ("," in endpoint and here != path):
+            found.invalid(here, f"{shown(endpoint)} is not one endpoint")
+            continue
         try:
             parse_endpoints(endpoint, tls=tls)
         except ConfigurationError as error:
