@@ -6,11 +6,12 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from edl_agent import errors
 from edl_agent.address import check_name, default_name
 from edl_agent.client import EtcdClient
+from edl_agent.config import check_timeout
 from edl_agent.session import SessionState, SessionView
 from edl_agent.tasks.answers import Finished, Progress, Task
 from edl_agent.tasks.board import Board
@@ -38,6 +39,9 @@ _TRUSTED = 0.25
 
 _PLENTY = 3
 """Free chunks per holder from which on the end of one chunk and the take of the next share a transaction."""
+
+_PAUSE = 0.1
+"""Seconds between two rounds while etcd is away."""
 
 _CLOSE_SECONDS = 1.0
 """For giving back at the end; the lease does it otherwise."""
@@ -166,36 +170,48 @@ class TaskQueue:
                     if found is not None:
                         return found
 
-    def finish(self, task: Task) -> None:
+    def finish(self, task: Task, timeout: float | None = None) -> None:
         """The task is done; once this returns, nobody gets it again in this pass. May be called twice.
+
+        Args:
+            task: the task in hand.
+            timeout: seconds for which an etcd that is away, or does not answer, is tried again; ``None``: the queue's
+                ``call_timeout``. Nothing is repeated blindly: each round first settles what became of the one before.
 
         Raises:
             TaskLost: it is no longer held here (lease lost, or silent for too long): nothing was recorded.
             UnknownOutcome: no answer from etcd in time; call it again, or get the next task, which settles it.
+            DeadlineExceeded: nothing was sent; the task is still in hand, call it again.
         """
         position = task._position
-        with self._lock:
-            if self._last_finished == (task._hold, position):
-                return
+
+        def step(end: float) -> None:
             hold = self._held(task)
             following = self._following() if hold.progress.left == 1 else None
             self._write(
                 hold,
                 lambda progress: finished(progress, position),
                 lambda progress: progress.is_finished(position),
+                end,
                 following,
             )
+
+        with self._lock:
+            if self._last_finished == (task._hold, position):
+                return
+            self._persist(step, timeout)
             self._last_finished = (task._hold, position)
 
-    def fail(self, task: Task, reason: str = "") -> None:
+    def fail(self, task: Task, reason: str = "", timeout: float | None = None) -> None:
         """The task could not be done: it is tried again after the others, or set aside when it failed too often.
 
         Args:
             task: the task in hand.
             reason: for people; up to 200 characters are kept.
+            timeout: seconds, as for `finish`.
 
         Raises:
-            TaskLost, UnknownOutcome: as `finish`.
+            TaskLost, UnknownOutcome, DeadlineExceeded: as `finish`.
         """
         position = task._position
         with self._lock:
@@ -207,34 +223,53 @@ class TaskQueue:
                 # What is left has failed, some of it here: let somebody else try, if there is somebody.
                 return given_back(after) if after.tried == after.size else after
 
-            self._write(hold, change, lambda progress: progress.failures > before)
+            def step(end: float) -> None:
+                self._write(self._held(task), change, lambda progress: progress.failures > before, end)
+
+            self._persist(step, timeout)
             if hold.gone:
                 self._avoid = hold.chunk
         if position in hold.progress.aside:
             _log.warning("Set task %d of pass %d aside: %s", task.index, task.pass_number, reason or "it failed")
 
-    def renew(self, task: Task) -> None:
-        """Tell the others that this trainer lives; for tasks that take longer than a good part of the timeout.
+    def renew(self, task: Task, timeout: float | None = None) -> None:
+        """Tell the others that this trainer lives; for tasks that take longer than a good part of their timeout.
+
+        Args:
+            task: the task in hand.
+            timeout: seconds, as for `finish`.
 
         Raises:
             TaskLost: it is no longer held here: stop working on it.
-            UnknownOutcome: no answer from etcd in time.
+            UnknownOutcome, DeadlineExceeded: no answer from etcd in time.
         """
-        with self._lock:
+
+        def step(end: float) -> None:
             hold = self._held(task)
             try:
-                self._store.renew(hold, self._deadline())
+                self._store.renew(hold, end)
             finally:
                 self._after_write(hold)
 
-    def give_back(self, task: Task) -> None:
+        with self._lock:
+            self._persist(step, timeout)
+
+    def give_back(self, task: Task, timeout: float | None = None) -> None:
         """Let go of the task and of the rest of its chunk, for others to take at once. Does not count as a failure.
 
+        Args:
+            task: the task in hand.
+            timeout: seconds, as for `finish`.
+
         Raises:
-            UnknownOutcome: no answer from etcd in time.
+            UnknownOutcome, DeadlineExceeded: no answer from etcd in time.
         """
+
+        def step(end: float) -> None:
+            self._write(self._held(task), given_back, lambda progress: not progress.opened, end)
+
         with self._lock, contextlib.suppress(errors.TaskLost):
-            self._write(self._held(task), given_back, lambda progress: not progress.opened)
+            self._persist(step, timeout)
 
     # --- questions ---
 
@@ -418,6 +453,31 @@ class TaskQueue:
 
     # --- inside: recording ---
 
+    def _persist(self, step: Callable[[float], None], timeout: float | None) -> None:
+        """Take a step, and while etcd is away or silent once more, until time is up.
+
+        Each step is handed its deadline, at most ``call_timeout`` away. What it leaves in doubt is known to the hold,
+        and settled by the next one.
+        """
+        now = self._clock.monotonic()
+        end = now + (self._call_timeout if timeout is None else check_timeout(timeout))
+        doubt: errors.UnknownOutcome | None = None
+        while True:
+            hold = self._hold
+            try:
+                step(min(end, self._clock.monotonic() + self._call_timeout))
+                return
+            except (errors.Unavailable, errors.DeadlineExceeded, errors.UnknownOutcome) as error:
+                if isinstance(error, errors.UnknownOutcome):
+                    doubt = error
+                if self._hold is None or self._clock.monotonic() >= end or self._closed.wait(_PAUSE):
+                    raise
+            except errors.TaskLost as lost:
+                # Where etcd was not asked (the lease ended), nobody knows whether the round before was recorded.
+                if doubt is not None and hold is not None and not hold.gone:
+                    raise doubt from lost
+                raise
+
     def _held(self, task: Task) -> Hold:
         """The hold that the task in hand belongs to.
 
@@ -448,14 +508,16 @@ class TaskQueue:
             return None
         return chunk
 
-    def _write(self, hold: Hold, change: Change, applied: Applied, following: int | None = None) -> None:
+    def _write(
+        self, hold: Hold, change: Change, applied: Applied, deadline: float, following: int | None = None
+    ) -> None:
         """Record the end of the task in hand. It stays in hand where nothing was sent."""
         taken = None
         try:
             if following is None:
-                self._store.record(hold, change, applied, self._deadline())
+                self._store.record(hold, change, applied, deadline)
             else:
-                taken = self._store.record_and_take(hold, change, applied, self._board, following, self._deadline())
+                taken = self._store.record_and_take(hold, change, applied, self._board, following, deadline)
         except (errors.TaskLost, errors.UnknownOutcome):
             self._in_hand = False
             raise

@@ -371,3 +371,62 @@ def test_reading_needs_no_lease_and_changes_nothing(trainers: Trainers) -> None:
     with EtcdClient(trainers.endpoint, prefix=trainers.prefix) as client:
         assert TaskQueue(client).progress().passes == 1
     assert trainers.stored() == before
+
+
+@pytest.mark.parametrize("fault", ["answers are lost", "requests are lost", "no connection"])
+@pytest.mark.parametrize("what", ["finish", "fail", "renew", "give_back"])
+def test_with_a_timeout_an_outage_is_waited_for_and_nothing_is_counted_twice(
+    trainers: Trainers, etcd_proxy: EtcdProxy, fault: str, what: str
+) -> None:
+    one = trainers.add(endpoint=etcd_proxy.endpoint, ttl=15)
+    one.queue.set_dataset(3, chunk_size=3)
+    one.queue._call_timeout = 0.3
+    task = one.get()
+    if fault == "answers are lost":
+        rule = etcd_proxy.lose_answer("KV/Txn", silent=True, times=None)
+    elif fault == "requests are lost":
+        rule = etcd_proxy.ignore("KV/Txn", times=None)
+    else:
+        rule = etcd_proxy.fail("KV/Txn", details="connection reset", times=None)
+    call = Later(lambda: getattr(one.queue, what)(task, timeout=15.0))
+    never(lambda: not call.running, 0.8, f"an end of {what} while etcd is away")
+    assert rule.fired >= 2
+    rule.remove()
+    call.get()
+    counts = one.queue.progress().current
+    assert counts is not None
+    assert (counts.finished, counts.failures) == {"finish": (1, 0), "fail": (0, 1)}.get(what, (0, 0))
+    if what == "renew":
+        one.queue.finish(task)
+    assert len(one.work()) == 3 - (what in ("finish", "renew"))
+    assert one.queue.progress().history[0].finished == 3
+
+
+def test_the_timeout_of_a_finish_is_kept(trainers: Trainers, etcd_proxy: EtcdProxy) -> None:
+    one = trainers.add(endpoint=etcd_proxy.endpoint)
+    one.queue.set_dataset(1)
+    one.queue._call_timeout = 0.2
+    task = one.get()
+    rule = etcd_proxy.ignore("KV/Txn", times=None)
+    begin = time.monotonic()
+    with pytest.raises(UnknownOutcome):
+        one.queue.finish(task, timeout=0.7)
+    assert 0.7 <= time.monotonic() - begin < 3.0
+    rule.remove()
+    one.queue.finish(task, timeout=5.0)
+    assert one.finished()
+
+
+def test_a_finish_in_doubt_whose_lease_ends_meanwhile_is_not_called_unrecorded(
+    trainers: Trainers, etcd_proxy: EtcdProxy
+) -> None:
+    one = trainers.add(endpoint=etcd_proxy.endpoint, reclaim="never")
+    one.queue.set_dataset(2, chunk_size=2)
+    one.queue._call_timeout = 0.3
+    task = one.get()
+    rule = etcd_proxy.lose_answer("KV/Txn", silent=True, times=None)
+    call = Later(lambda: one.queue.finish(task, timeout=15.0))
+    eventually(lambda: rule.fired >= 2, 5.0, "a second round")
+    trainers.kill(one)
+    with pytest.raises(UnknownOutcome):
+        call.get()
