@@ -67,6 +67,8 @@ class Connection:
         self._auth_lock = threading.Lock()
         self._wants_token = login is not None
         self._metadata: Metadata = REQUIRE_LEADER
+        # A member that has answered just now does not yet know that it has no leader: it is not asked for one.
+        self._quick_metadata: Metadata | None = None
 
     # --- calls ---
 
@@ -130,7 +132,9 @@ class Connection:
 
         Opening it again is the caller's choice.
         """
-        found = self._remedy(peer, error, deadline=deadline, attempt=float("inf"), repeatable=True)[0]
+        found, _ = self._remedy(
+            peer, error, deadline=deadline, attempt=float("inf"), repeatable=True, sent_with=self._metadata
+        )
         if isinstance(found, errors.ClientClosed):
             self.before_closed()
         return found
@@ -144,19 +148,18 @@ class Connection:
     def _attempt(self, method: wire.Method, payload: bytes, deadline: float) -> bytes:
         # Straight and flat: what runs right after a wait finds cold caches, and each function costs its microsecond.
         choice, now = self.choice, self._monotonic()
-        peer = choice.pinned
+        peer, metadata = choice.pinned, self._quick_metadata
         if peer is None or now - peer.heard > TRUST or self._wants_token:
             try:
                 peer = self._peer(deadline)
             except errors.Unavailable as error:
                 raise _Again(error) from error
-            now = self._monotonic()
+            now, metadata = self._monotonic(), self._metadata
         attempt = left = deadline - now
         if left <= 0:
             raise errors.DeadlineExceeded(choice.with_reason("the deadline passed before the request could be sent"))
         if self._several and method.repeatable:
             attempt = min(left, max(PATIENCE, left / len(self.endpoints)))
-        metadata = self._metadata
         try:
             data = peer.call(method.path, payload, attempt, metadata)
             if not data.startswith(choice.cluster_mark, 2):
@@ -187,7 +190,7 @@ class Connection:
         deadline: float,
         attempt: float,
         repeatable: bool,
-        sent_with: Metadata | None = None,
+        sent_with: Metadata | None,
     ) -> tuple[errors.EdlAgentError, bool]:
         """Do what helps after a failed call or stream. Returns the error, and whether the request may be sent again."""
         code, details = describe(error)
@@ -225,15 +228,14 @@ class Connection:
     def _peer(self, deadline: float) -> Peer:
         peer = self.choice.peer(deadline)
         if self._wants_token:
-            self._authenticate(peer, deadline)
+            self._authenticate(peer, deadline, self._metadata)
         return peer
 
-    def _authenticate(self, peer: Peer, deadline: float, refused: Metadata | None = None) -> None:
+    def _authenticate(self, peer: Peer, deadline: float, refused: Metadata | None) -> None:
         """Get a token, once for all threads that found the old one refused (``refused``: what they had sent)."""
         assert self._login is not None
-        refused = refused if refused is not None else self._metadata
         with self._auth_lock:
-            if not self._wants_token and self._metadata != refused:
+            if not self._wants_token and refused not in (self._metadata, self._quick_metadata):
                 return
             left = deadline - self._clock.monotonic()
             if left <= 0:
@@ -246,7 +248,7 @@ class Connection:
             except grpc.RpcError as error:
                 code, details = describe(error)
                 if "authentication is not enabled" in details:
-                    self._wants_token, self._metadata = False, REQUIRE_LEADER
+                    self._metadata, self._quick_metadata, self._wants_token = REQUIRE_LEADER, None, False
                     return
                 if status.judge(code, details).remedy is status.Remedy.FAIL_OVER:
                     self.choice.blame(peer, code, details, left)
@@ -256,7 +258,8 @@ class Connection:
                 ) from None
             except ValueError as error:
                 raise self._given_up() from error
-            self._metadata = (*REQUIRE_LEADER, ("token", answer.token))
+            self._quick_metadata = (("token", answer.token),)
+            self._metadata = REQUIRE_LEADER + self._quick_metadata
             self._wants_token = False
 
     @property

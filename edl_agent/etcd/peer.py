@@ -110,7 +110,7 @@ class Peer:
         self._calls: set[object] = set()
         self._retired = False
 
-    def call(self, path: str, payload: bytes, timeout: float, metadata: Metadata) -> bytes:
+    def call(self, path: str, payload: bytes, timeout: float, metadata: Metadata | None) -> bytes:
         """One request, one answer, as bytes. Raises ``grpc.RpcError``."""
         # No lock on this path: a hundred callers would queue for it whenever one loses the interpreter while it holds
         # it. Single operations on a set are atomic.
