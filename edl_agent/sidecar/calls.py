@@ -100,6 +100,8 @@ def reader(kind: Any) -> Callable[[bytes], Any]:
     parse = kind.FromString
 
     def read(data: bytes) -> Any:
+        if not data:
+            return kind()
         try:
             found = parse(data)
         except (DecodeError, ValueError, RecursionError) as error:
