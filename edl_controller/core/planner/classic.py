@@ -44,7 +44,7 @@ class _Share:
 
     def __init__(self, job: JobView) -> None:
         self.job = job
-        self.start = self.target = job.parallelism - job.draining
+        self.start = self.target = job.committed
         self.reason = ""
         self.why_not_grow = ""
         self.limit = job.maximum

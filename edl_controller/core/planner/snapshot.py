@@ -83,9 +83,14 @@ class JobView:
         return sum(pod.draining for pod in self.pods)
 
     @property
-    def to_come(self) -> int:
-        """How many of its trainers have no pod yet."""
-        return max(0, self.parallelism - len(self.pods))
+    def still_draining(self) -> int:
+        """How many of them are still within the parallelism: the others are about to be removed by a cut already."""
+        return max(0, self.draining - max(0, len(self.pods) - self.parallelism))
+
+    @property
+    def committed(self) -> int:
+        """How many trainers it will have when all that is under way is done."""
+        return self.parallelism - self.still_draining
 
     @property
     def lost(self) -> int:
