@@ -13,21 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import msgspec
-
 from edl_agent.drain_request import DrainRequest
 from edl_controller.api import timestamps
 from edl_controller.api.conditions import RECORD_LIMIT
 from edl_controller.api.defaults import with_defaults
 from edl_controller.api.kinds import JOBS, PODS
-from edl_controller.api.meta import Condition
 from edl_controller.api.pods import Pod
 from edl_controller.api.settings import Settings
 from edl_controller.api.v1 import ScaleRecord, TrainingJob
 from edl_controller.api.workloads import Job
 from edl_controller.cluster.port import ObjectWriter, Stop
 from edl_controller.core.agents import AgentState
-from edl_controller.core.names import IN_SERVICE_GATE
 from edl_controller.core.planner.classic import Classic
 from edl_controller.core.planner.journal import Decision, Journal
 from edl_controller.core.planner.observed import gate_of, hears_agents, is_scalable, job_key, job_view, waiting_pods
@@ -35,6 +31,7 @@ from edl_controller.core.planner.plan import JobPlan, Plan
 from edl_controller.core.planner.policy import PlannerSettings, Policy
 from edl_controller.core.planner.snapshot import JobView, Snapshot
 from edl_controller.core.scaling import PodInService, ScalingView, Steps, decision_id, next_steps
+from edl_controller.core.service_gate import set_gate
 from edl_controller.errors import ClusterError, Conflict, EdlControllerError, NotFound
 from edl_controller.runtime.cluster_view import ClusterView
 
@@ -327,9 +324,10 @@ class Autoscaler:
             scaled.asked[name] = None
             self._agents.withdraw_drain(key, name)
         by_name = {pod.metadata.name: pod for pod in seen.pods}
-        for names, status in ((steps.close, "False"), (steps.open, "True")):
-            for name in names:
-                self._set_gate(by_name[name], status, now)
+        for name in steps.close:
+            self._set_gate(by_name[name], False, now)
+        for name in steps.open:
+            self._set_gate(by_name[name], True, now)
         if steps.parallelism is not None:
             self._set_parallelism(scaled, seen, plan, steps.parallelism, decision, now)
 
@@ -360,25 +358,21 @@ class Autoscaler:
         )
         scaled.view = replace(scaled.view, records=(*scaled.view.records, record)[-RECORD_LIMIT:])
 
-    def _set_gate(self, pod: Pod, status: str, now: float) -> None:
-        meta = pod.metadata
-        others = [one for one in pod.status.conditions if one.type != IN_SERVICE_GATE]
-        reason = "InService" if status == "True" else "ScalingDown"
-        gate = Condition(
-            type=IN_SERVICE_GATE, status=status, reason=reason, last_transition_time=timestamps.render(now)
-        )
+    def _set_gate(self, pod: Pod, in_service: bool, now: float) -> None:
+        reason = "BackInService" if in_service else "ScalingDown"
+        patch = set_gate(pod, in_service=in_service, reason=reason, now=now)
         try:
             self._writer.patch(
                 PODS,
-                meta.namespace,
-                meta.name,
-                {"status": {"conditions": msgspec.to_builtins([*others, gate])}},
+                patch.namespace,
+                patch.name,
+                patch.patch,
                 subresource="status",
-                resource_version=meta.resource_version,
-                uid=meta.uid,
+                resource_version=patch.resource_version,
+                uid=patch.uid,
             )
         except (NotFound, Conflict) as error:  # it has changed or ended meanwhile: the next round sees it
-            log.debug("The readiness gate of %s/%s was not set: %s", meta.namespace, meta.name, error)
+            log.debug("The readiness gate of %s/%s was not set: %s", patch.namespace, patch.name, error)
 
     def _decide(self, scaled: _Scaled, decision: Decision) -> None:
         with self._lock:

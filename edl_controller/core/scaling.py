@@ -107,7 +107,6 @@ def next_steps(
         name for name, uid in drains_of_ours(agents).items() if name not in pods or (uid and pods[name].uid != uid)
     ]
     opened = [pod for pod in back if _gate(pod, pods) == "False"]
-    opened += [pod for pod in view.pods if not pod.draining and pod not in chosen and _gate(pod, pods) == "Unset"]
     return Steps(
         parallelism=None if view.frozen else _parallelism(view, plan, gone, len(back)),
         request={pod.name: DrainRequest(decision, now + drain_seconds, plan.reason, pod.uid) for pod in asked},
