@@ -111,11 +111,16 @@ class Kind(Generic[T]):
 
 
 def without_nulls(value: Any) -> Any:
-    """Return JSON values without the members of maps that are null: servers written in Go send null for empty lists."""
+    """Return JSON values without the members of maps that are null: servers written in Go send null for empty lists.
+
+    A number such as ``3.0`` becomes ``3``: API servers accept and store it where a schema wants a whole number.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, list):
         return [without_nulls(member) for member in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value
 
 

@@ -72,8 +72,8 @@ def test_what_is_a_name(text: str, label: bool, subdomain: bool) -> None:
 
 
 def test_a_long_text_costs_nothing() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     for text in ("a" * 100_000, "a-" * 50_000, "a." * 50_000, "-" * 100_000):
         assert not is_label(text)
         assert not is_subdomain(text)
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.05

@@ -341,14 +341,14 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:2])
 def test_every_rule_takes_linear_time(text: str) -> None:
     settings = Settings(image_prefixes=("x",))
-    start = time.perf_counter()
+    start = time.process_time()
     found = Found()
     labels.check_labels(found, "p", {text: text}, settings)
     labels.check_annotations(found, "p", {text: text}, settings)
     programs.check_image(found, "p", text, settings)
     programs.check_command(found, "p", RoleSpec(entrypoint=text, workspace=text), needed=True)
     environment.check_environment(found, "p", TRAINING_JOBS.from_json({"spec": {"env": [{"name": text}]}}).spec.env)
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.05
     assert found
     assert all(len(fault.message) < 400 for fault in found)
 
