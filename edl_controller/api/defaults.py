@@ -43,7 +43,10 @@ def with_defaults(job: TrainingJob, settings: Settings = Settings()) -> Training
     # Without a word about pservers there are none.
     low, high = _bounds(spec.pserver.min_instance, spec.pserver.max_instance, otherwise=int(_mentioned(spec.pserver)))
     pserver = replace(_role(spec.pserver, image), min_instance=low, max_instance=high)
-    mode = spec.etcd.mode or ("External" if spec.etcd.endpoints or settings.external_etcd else "Master")
+    agent = _agent(spec.agent, pserver)
+    # The original's programs look for etcd in the master pod, and know no prefix to share another one by.
+    shared = settings.external_etcd and agent.mode != "Classic"
+    mode = spec.etcd.mode or ("External" if spec.etcd.endpoints or shared else "Master")
     master = _role(spec.master, image)
     if mode == "Master" and master.resources == ResourceRequirements():
         master = replace(master, resources=MASTER_RESOURCES)
@@ -58,7 +61,7 @@ def with_defaults(job: TrainingJob, settings: Settings = Settings()) -> Training
         pserver=pserver,
         master=master,
         etcd=replace(spec.etcd, mode=mode),
-        agent=_agent(spec.agent, pserver),
+        agent=agent,
         autoscaling=_autoscaling(spec.autoscaling),
         clean_pod_policy=spec.clean_pod_policy or "Running",
         backoff_limit=_first(spec.backoff_limit, ENDLESS_BACKOFF if spec.fault_tolerant else 0),
