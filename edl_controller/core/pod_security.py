@@ -7,8 +7,8 @@ from edl_controller.api.meta import Json
 _POD: Json = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 _CONTAINER: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
-_SECRETS_GROUP = 65532
-"""Owns mounted Secrets, so that they are readable for the pod's user and for nobody else."""
+NOBODY = 65532
+"""User of containers whose image is ours to choose; group that may read mounted Secrets (the pod is in it)."""
 
 
 def pod_security(users: Json | None, *, secrets: bool) -> Json:
@@ -18,7 +18,7 @@ def pod_security(users: Json | None, *, secrets: bool) -> Json:
         users: what the job says; wins.
         secrets: whether Secrets are mounted that only a group may read.
     """
-    group: Json = {"fsGroup": _SECRETS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if secrets else {}
+    group: Json = {"fsGroup": NOBODY, "fsGroupChangePolicy": "OnRootMismatch"} if secrets else {}
     return {**_POD, **group, **(users or {})}
 
 

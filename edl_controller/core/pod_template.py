@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from edl_controller.api.defaults import has_command
-from edl_controller.api.meta import ObjectMeta
+from edl_controller.api.meta import Json, ObjectMeta
 from edl_controller.api.pods import (
     Container,
     ContainerPort,
@@ -34,7 +34,7 @@ from edl_controller.core.pod_environment import (
     pod_references,
     role_spec,
 )
-from edl_controller.core.pod_security import container_security, pod_security
+from edl_controller.core.pod_security import NOBODY, container_security, pod_security
 
 _TLS_VOLUME, _LOGIN_VOLUME, _ETCD_VOLUME = "edl-etcd-tls", "edl-etcd-login", "edl-etcd-data"
 _ETCD_FOLDER = "/var/lib/edl-etcd"
@@ -63,7 +63,7 @@ def pod_template(
     """
     spec, overrides = job.spec, merged_overrides(job, role)
     containers, sidecars, own_volumes = _containers(job, role, meeting, settings)
-    secured = {"security_context": container_security(overrides.container_security_context)}
+    secured = container_security(overrides.container_security_context)
     secrets = bool(meeting.tls_secret or meeting.credentials_secret) and role != "master"
     return PodTemplateSpec(
         metadata=ObjectMeta(
@@ -71,8 +71,8 @@ def pod_template(
             annotations={**overrides.annotations, **annotations},
         ),
         spec=PodSpec(
-            containers=tuple(msgspec.structs.replace(one, **secured) for one in containers),
-            init_containers=tuple(msgspec.structs.replace(one, **secured) for one in sidecars),
+            containers=tuple(_secured(one, secured) for one in containers),
+            init_containers=tuple(_secured(one, secured) for one in sidecars),
             volumes=(*spec.volumes, *own_volumes),
             restart_policy="Never" if role == "trainer" else "Always",
             node_selector={**spec.node_selector, **overrides.node_selector},
@@ -106,6 +106,11 @@ def merged_overrides(job: TrainingJob, role: Role) -> PodOverrides:
     return PodOverrides(**found)
 
 
+def _secured(container: Container, context: Json) -> Container:
+    """Return the container with its security context; what it has already is a default."""
+    return msgspec.structs.replace(container, security_context={**(container.security_context or {}), **context})
+
+
 def _containers(
     job: TrainingJob, role: Role, meeting: MeetingPoint, settings: JobSettings
 ) -> tuple[tuple[Container, ...], tuple[Container, ...], tuple[Volume, ...]]:
@@ -128,8 +133,8 @@ def _main(
     secret_volumes, secret_mounts = _secrets(meeting)
     extra = dict(wiring.environment)
     if role == "master" and in_master_pod(job):
-        # The original's master finds etcd in its own pod.
-        extra |= {"MASTER_IP": "$(POD_IP)", "ETCD_IP": "$(POD_IP)"}
+        # A master finds etcd in its own pod.
+        extra |= {"MASTER_IP": "$(POD_IP)", "ETCD_IP": "$(POD_IP)", "EDL_ETCD_ENDPOINTS": _url(MASTER_ETCD_PORT)}
     main = Container(
         name=role,
         image=own.image,
@@ -178,13 +183,16 @@ def _secrets(meeting: MeetingPoint) -> tuple[tuple[Volume, ...], tuple[VolumeMou
     )
 
 
+def _url(port: int) -> str:
+    return f"http://$(POD_IP):{port}"
+
+
 def _etcd(job: TrainingJob, settings: JobSettings) -> Container:
     """One member on the pod's own address. Its cluster token is the pod's uid: another pod is another cluster."""
-    url = f"http://$(POD_IP):{MASTER_ETCD_PORT}"
-    peer = f"http://$(POD_IP):{MASTER_ETCD_PORT + 1}"
+    url, peer = _url(MASTER_ETCD_PORT), _url(MASTER_ETCD_PORT + 1)
     listen = [url]
     if job.spec.agent.mode == "Classic":
-        listen += [f"http://$(POD_IP):{_CLASSIC_ETCD_PORT}", f"http://127.0.0.1:{MASTER_ETCD_PORT}"]
+        listen += [_url(_CLASSIC_ETCD_PORT), f"http://127.0.0.1:{MASTER_ETCD_PORT}"]
     return Container(
         name="etcd",
         image=settings.etcd_image,
@@ -206,6 +214,8 @@ def _etcd(job: TrainingJob, settings: JobSettings) -> Container:
         ports=(ContainerPort(name="etcd-port", container_port=MASTER_ETCD_PORT),),
         resources=job.spec.master.resources,
         volume_mounts=(VolumeMount(name=_ETCD_VOLUME, mount_path=_ETCD_FOLDER),),
+        # The image says nothing, which is root.
+        security_context={"runAsUser": NOBODY},
         readiness_probe=Probe(
             http_get=HttpGetAction(port=MASTER_ETCD_PORT, path="/health"), period_seconds=2, timeout_seconds=5
         ),
