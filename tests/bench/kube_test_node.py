@@ -224,6 +224,7 @@ class KubeTestNodes:
             "phase": status["phase"],
             "conditions": [(c["type"], c["status"], c.get("message")) for c in status["conditions"]],
             "states": [c["state"] for c in status["containerStatuses"]] if status["phase"] != "Running" else [],
+            "resources": [c.get("resources") for c in status["containerStatuses"]],
         }
         if essence == wish.reported:
             return
@@ -326,12 +327,18 @@ def _ended(pod: Json, exit_code: int) -> Json:
 
 
 def _container(container: Json, state: Json, *, ready: bool) -> Json:
-    return {
+    running = state.get("running") is not None
+    status = {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
         "ready": ready,
-        "started": "running" in state and state["running"] is not None,
+        "started": running,
         "restartCount": 0,
         "state": state,
     }
+    if running:
+        # Whoever reports these can resize in place; a wish is granted as soon as it is seen.
+        resources = container.get("resources", {})
+        status |= {"resources": resources, "allocatedResources": resources.get("requests", {})}
+    return status

@@ -511,8 +511,17 @@ def test_a_finalizer_keeps_a_deleted_object(world: World) -> None:
     assert not _there(world, CONFIG_MAPS, "a")
 
 
-def test_the_spec_of_a_pod_is_not_changed(world: World) -> None:
-    world.cluster.create(pod(world, "a", node_selector={"no": "where"}))
+@pytest.mark.parametrize("what", ["node selector", "resources", "readiness gates"])
+def test_the_spec_of_a_pod_is_not_changed(world: World, what: str) -> None:
+    made = world.cluster.create(pod(world, "a", node_selector={"no": "where"}))
+    container = PODS.to_json(made)["spec"]["containers"][0]
+    patches: dict[str, dict[str, Any]] = {
+        "node selector": {"nodeSelector": {"some": "where"}},
+        "resources": {"containers": [{**container, "resources": {"requests": {"cpu": "50m"}}}]},
+        "readiness gates": {"readinessGates": [{"conditionType": "example.org/more"}]},
+    }
 
     with pytest.raises(Invalid):
-        world.cluster.patch(PODS, world.namespace, "a", {"spec": {"nodeSelector": {"some": "where"}}})
+        world.cluster.patch(PODS, world.namespace, "a", {"spec": patches[what]})
+
+    assert get_pod(world, "a").spec == made.spec

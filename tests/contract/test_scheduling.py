@@ -155,6 +155,25 @@ def test_a_pod_that_has_ended_gives_its_room_back(world: World) -> None:
     assert get_pod(world, "first").status.phase == "Succeeded"
 
 
+def test_a_pod_that_is_shrunk_in_place_makes_room(world: World) -> None:
+    _add_nodes(world, n1="2")
+    world.cluster.create(pod(world, "first", cpu="1500m"))
+    until(world, lambda: get_pod(world, "first").status.phase == "Running", what="a running pod")
+    before = get_pod(world, "first")
+    world.cluster.create(pod(world, "second", cpu="1"))
+    _waits(world, "second")
+
+    container = PODS.to_json(before)["spec"]["containers"][0]
+    patch = {"spec": {"containers": [{**container, "resources": {"requests": {"cpu": "500m"}}}]}}
+    world.cluster.patch(PODS, world.namespace, "first", patch, subresource="resize")
+
+    assert _node_of(world, "second") == "n1"
+    after = get_pod(world, "first")
+    assert after.spec.containers[0].resources.requests == {"cpu": "500m"}
+    assert (after.metadata.uid, after.status.phase) == (before.metadata.uid, "Running")
+    assert after.metadata.generation == before.metadata.generation + 1
+
+
 def test_a_new_node_takes_what_waits(world: World) -> None:
     _add_nodes(world, n1="1")
     world.cluster.create(pod(world, "a", cpu="2"))

@@ -49,8 +49,8 @@ def admitted(kind: Kind[T], obj: T, now: float) -> T:
     return obj
 
 
-def check_update(kind: Kind[T], before: T, after: T) -> None:
-    """Refuse changes of what must stay.
+def check_update(kind: Kind[T], before: T, after: T, *, resize: bool = False) -> None:
+    """Refuse changes of what must stay. The resources of a pod's containers change by the subresource ``resize`` only.
 
     Raises:
         Invalid: names the field.
@@ -69,7 +69,7 @@ def check_update(kind: Kind[T], before: T, after: T) -> None:
                 raise _immutable(kind, before, "spec.selector")
             _check_count(kind.name, after, "spec.replicas", after.spec.replicas)
         case Pod(), Pod():
-            _check_pod(kind, before, after)
+            _check_pod(kind, before, after, resize)
 
 
 def _check_labels(kind: Kind[Any], obj: ApiObject, labels: dict[str, str]) -> None:
@@ -110,7 +110,7 @@ def _never_started(job: Job) -> bool:
     return bool(job.spec.suspend) and job.status.start_time is None
 
 
-def _check_pod(kind: Kind[Any], before: Pod, after: Pod) -> None:
+def _check_pod(kind: Kind[Any], before: Pod, after: Pod, resize: bool) -> None:
     """A pod's spec stays, but for its node (bound once), removed gates, tolerations, images and resources (resize)."""
     old, new = before.spec, after.spec
     if old.node_name and old.node_name != new.node_name:
@@ -119,17 +119,18 @@ def _check_pod(kind: Kind[Any], before: Pod, after: Pod) -> None:
         map(str, old.scheduling_gates)
     ):
         raise _immutable(kind, before, "spec.schedulingGates")
-    if _fixed(old, new) != new:
+    if _fixed(old, new, resize) != new:
         raise _immutable(kind, before, "spec")
 
 
-def _fixed(old: PodSpec, new: PodSpec) -> PodSpec:
+def _fixed(old: PodSpec, new: PodSpec, resize: bool) -> PodSpec:
     """Return the old spec with those parts of the new that may change."""
     images = {container.name: container for container in (*new.containers, *new.init_containers)}
 
     def changed(container: Any) -> Any:
         other = images.get(container.name, container)
-        return _replace(container, image=other.image, resources=other.resources)
+        resources = other.resources if resize else container.resources
+        return _replace(container, image=other.image, resources=resources)
 
     return _replace(
         old,

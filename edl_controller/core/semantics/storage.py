@@ -132,7 +132,7 @@ def patched(kind: Kind[T], current: T, patch: dict[str, Any], *, subresource: st
         return current
     spec_before, spec_after = before.get("spec"), msgspec.to_builtins(after).get("spec")
     if spec_before != spec_after:
-        admission.check_update(kind, current, after)
+        admission.check_update(kind, current, after, resize=subresource == "resize")
         if kind.has_status:
             after = with_metadata(
                 after, msgspec.structs.replace(after.metadata, generation=current.metadata.generation + 1)
