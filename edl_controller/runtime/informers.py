@@ -39,6 +39,14 @@ class Informers:
             )
         return self._by_kind[kind.plural]
 
+    def has(self, kind: Kind[Any]) -> bool:
+        """Tell whether there is an informer of this kind."""
+        return kind.plural in self._by_kind
+
+    def all(self) -> list[Informer[Any]]:
+        """Return all of them."""
+        return [*self._by_kind.values()]
+
     @property
     def has_synced(self) -> bool:
         """Whether all caches have been filled once and all handlers have heard of it."""

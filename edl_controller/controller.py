@@ -1,0 +1,419 @@
+"""The Controller: brings each TrainingJob in line with what its user wrote, level-triggered, with bounded workers.
+
+A worker gets a key, reads the job, its children and what its agents say, lets `core.lifecycle.decide` (pure), takes
+the actions, and writes the status last and only if it differs. How informers, queue and recorder work together is
+explained in ``docs/concepts/controller.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from edl_agent.clock import Clock, SystemClock
+from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.api import conditions as known
+from edl_controller.api.defaults import with_defaults
+from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, UNREADABLE
+from edl_controller.api.meta import ObjectMeta, find_condition
+from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
+from edl_controller.autoscaler import Autoscaler, AutoscalerSettings
+from edl_controller.cluster.port import Cluster, Stop
+from edl_controller.core.actions import Note
+from edl_controller.core.agents import AgentState
+from edl_controller.core.bring_up import pservers_in_effect, serving_master
+from edl_controller.core.children import Children, collect_children
+from edl_controller.core.job_settings import DEFAULT_SETTINGS, JobSettings
+from edl_controller.core.lifecycle import Outcome, decide
+from edl_controller.core.meeting_point import external, in_master, in_master_pod
+from edl_controller.core.merge_patch import difference
+from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
+from edl_controller.core.planner.observed import job_key
+from edl_controller.core.planner.policy import PlannerSettings
+from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
+from edl_controller.runtime.cache import Key, by_label
+from edl_controller.runtime.cluster_view import InformedView
+from edl_controller.runtime.informers import Informers
+from edl_controller.runtime.manager import Component, Manager
+from edl_controller.runtime.plain_text import printable
+from edl_controller.runtime.reconciler import Reconciler
+from edl_controller.runtime.recorder import Recorder
+from edl_controller.runtime.reflector import Delta
+from edl_controller.runtime.workqueue import Priority, QueueMetrics, WorkQueue
+
+SYNCED = "Synced"
+"""Condition: False while the controller fails to do what the job needs; the message says why."""
+QUICK_TRIES = 5
+"""Passes over one job in a row, while what it was decided on turns out to be old."""
+REFUSED_RETRY = 60.0
+"""Seconds before something is tried again that the cluster has refused (Forbidden, Invalid)."""
+FAILURES_SHOWN = 2
+"""After so many failures in a row the condition `SYNCED` says so: one alone is noise."""
+
+JOB = "job-uid"
+"""Index of pods by the uid of their TrainingJob."""
+UID = "uid"
+"""Index of TrainingJobs by their uid."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """On what a pass decided that nothing is to be done, and until when that holds by itself."""
+
+    versions: tuple[str, ...]
+    agents: int
+    until: float
+
+
+class Controller:
+    """The controller of TrainingJobs.
+
+    Args:
+        cluster: its only way to the outside.
+        max_load_desired: share of the cluster's capacity that elastic trainers may fill.
+        workers: how many jobs are worked on at once.
+        namespaces: to look after; none: all.
+        settings: of parser and life cycle; its ``etcd_endpoints`` are also where the jobs' agents are read.
+        etcd: the controller's own access to that etcd, where it differs from that of the jobs.
+        agents: what reads the agents' state; made, and closed at the end, where none is given.
+        autoscale: whether trainers are scaled.
+        resync: seconds between whole lists, which make good what was missed.
+        clock: of the machine; tests have others.
+        metrics: counts what the queue does.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        max_load_desired: float = 0.97,
+        workers: int = 4,
+        namespaces: Sequence[str] = (),
+        settings: JobSettings = DEFAULT_SETTINGS,
+        etcd: EtcdAccess | None = None,
+        agents: AgentStates | None = None,
+        autoscale: bool = True,
+        resync: float = 600.0,
+        clock: Clock | None = None,
+        metrics: QueueMetrics | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._cluster, self._settings, self._now = cluster, settings, clock.wall
+        self._etcd = etcd or (EtcdAccess(settings.etcd_endpoints) if settings.etcd_endpoints else None)
+        self._owns_agents = agents is None
+        self.agents = AgentStates() if agents is None else agents
+        self.informers = Informers(cluster, namespaces=namespaces, resync=resync)
+        self._jobs = self.informers.of(TRAINING_JOBS, **{UID: lambda job: (job.metadata.uid,)}).cache
+        self._sets = self.informers.of(REPLICA_SETS).cache
+        self._trainers = self.informers.of(JOBS).cache
+        self._pods = self.informers.of(PODS, **{JOB: by_label(JOB_UID_LABEL)}).cache
+        self._needed = self.informers.all()
+        self.recorder = Recorder(cluster, now=clock.wall)
+        self._applier = ActionApplier(cluster, self.informers, clock.wall)
+        self.queue: WorkQueue[Key] = WorkQueue("trainingjobs", clock=clock.monotonic, metrics=metrics)
+        self._reconciler = Reconciler(
+            "trainingjobs", self._reconcile, workers=workers, queue=self.queue, on_error=self._tell
+        )
+        self.autoscaler = self._make_autoscaler(max_load_desired, clock) if autoscale else None
+        self._watching = False
+        # By uid: what a pass last saw; how much news of agents and scaling came; which generation was refused.
+        self._seen: dict[str, _Seen] = {}
+        self._news: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        self._manager: Manager | None = None
+
+    # --- the public names ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether the caches are filled and the workers work."""
+        return self._manager is not None and self._manager.ready
+
+    def run(self, stop: Stop) -> None:
+        """Watch and reconcile until ``stop`` is set; then end within 30 s.
+
+        Raises:
+            ComponentDied: a part of the controller has ended by itself.
+        """
+        self.watch_training_jobs()
+        self._manager = Manager(self._components())
+        log.info("The controller starts")
+        try:
+            self._manager.run(stop)
+        finally:
+            self.queue.shut_down()
+            if self._owns_agents:
+                self.agents.close()
+            log.info("The controller has ended")
+
+    def watch_training_jobs(self) -> None:
+        """Have every change of a TrainingJob, its children, pods and agents put its key into the queue. Idempotent."""
+        if self._watching:
+            return
+        self._watching = True
+        self.informers.of(TRAINING_JOBS).add_handler(self._on_job)
+        self.informers.of(REPLICA_SETS).add_handler(self._on_child)
+        self.informers.of(JOBS).add_handler(self._on_child)
+        self.informers.of(PODS).add_handler(self._on_pod)
+        self.agents.on_change(lambda key, state: self._on_news(key))
+        if self.autoscaler is not None:
+            self.autoscaler.on_change(self._on_news)
+
+    def process_next_work_item(self) -> bool:
+        """Wait for a key and bring its job in line; False: the queue is shut down."""
+        return self._reconciler.process_next_work_item()
+
+    def _components(self) -> list[Component]:
+        # What only the autoscaler reads (nodes, which a namespaced installation may not list) holds nobody else up.
+        parts = [
+            Component("recorder", self.recorder.run, restart=True),
+            Component("informers", self.informers.run, ready=lambda: all(one.has_synced for one in self._needed)),
+            Component("workers", self._reconciler.run),
+        ]
+        if self.autoscaler is not None:
+            parts.append(Component("autoscaler", self.autoscaler.run))
+        return parts
+
+    def _make_autoscaler(self, max_load: float, clock: Clock) -> Autoscaler:
+        settings = AutoscalerSettings(planner=PlannerSettings(max_load=max_load), limits=self._settings.rules)
+        view = InformedView(self.informers, lambda: self.autoscaler.wake() if self.autoscaler is not None else None)
+        return Autoscaler(self._cluster, view, self.agents, settings=settings, clock=clock)
+
+    # --- what brings a key into the queue ---
+
+    def _on_job(self, delta: Delta[TrainingJob]) -> None:
+        job, uid = delta.obj, delta.obj.metadata.uid
+        if delta.type == "deleted":
+            self.agents.forget(job_key(job))
+            for remembered in (self._seen, self._news, self._refused):
+                remembered.pop(uid, None)
+        if self.autoscaler is not None and delta.origin != "resync":
+            {"added": self.autoscaler.on_add, "updated": self.autoscaler.on_update, "deleted": self.autoscaler.on_del}[
+                delta.type
+            ](job)
+        self._add(job.metadata, delta)
+
+    def _on_child(self, delta: Delta[Any]) -> None:
+        owner = delta.obj.metadata.controller()
+        if owner is not None and owner.kind == TRAINING_JOBS.name:
+            self.queue.add((delta.obj.metadata.namespace, owner.name), _priority(delta))
+
+    def _on_pod(self, delta: Delta[Any]) -> None:
+        for job in self._jobs.by_index(UID, delta.obj.metadata.labels.get(JOB_UID_LABEL, "")):
+            self._add(job.metadata, delta)
+
+    def _on_news(self, key: str) -> None:
+        namespace, name, uid = key.split("/")
+        self._news[uid] = self._news.get(uid, 0) + 1
+        self.queue.add((namespace, name))
+
+    def _add(self, meta: ObjectMeta, delta: Delta[Any]) -> None:
+        self.queue.add((meta.namespace, meta.name), _priority(delta))
+
+    # --- one pass ---
+
+    def _reconcile(self, key: Key) -> float | None:
+        for _ in range(QUICK_TRIES):
+            job = self._jobs.get(*key)
+            if job is None:
+                return None  # deleted: its children go with it
+            if UNREADABLE in job.metadata.annotations:
+                self._refuse(job, job.metadata.annotations[UNREADABLE])
+                return None
+            try:
+                return self._pass(job)
+            except StaleDecision as error:
+                log.debug("%s/%s: %s", *key, error)
+            except (Forbidden, Invalid) as error:
+                log.info("The cluster refused what %s/%s needs: %s", *key, error)
+                self._show_failure(job, "Refused", str(error))
+                return REFUSED_RETRY
+        raise Conflict(f"{QUICK_TRIES} passes in a row were decided on old news")
+
+    def _pass(self, job: TrainingJob) -> float | None:
+        meta = job.metadata
+        children, versions = self._children(job)
+        news = self._news.get(meta.uid, 0)
+        seen = self._seen.get(meta.uid)
+        now = self._now()
+        if seen is not None and (seen.versions, seen.agents) == (versions, news) and now < seen.until:
+            return None if seen.until == float("inf") else seen.until - now
+        self._seen.pop(meta.uid, None)
+        self._watch_agents(job, children)
+        agents = self.agents.get(job_key(job))
+        outcome = decide(job, children, agents, self._settings, now)
+        changed = self._applier.apply(outcome.actions, job)
+        self._repair_desired(job, children, agents)
+        changed += self._write_status(job, outcome)
+        if not changed:
+            until = float("inf") if outcome.again_after is None else now + outcome.again_after
+            self._seen[meta.uid] = _Seen(versions, news, until)
+        return outcome.again_after
+
+    def _children(self, job: TrainingJob) -> tuple[Children, tuple[str, ...]]:
+        """Return the children, and the versions of all that was read."""
+        meta = job.metadata
+        names = {role: child_name(meta.name, role) for role in ROLES}
+        sets = [self._sets.get(meta.namespace, names[role]) for role in ROLES if role != "trainer"]
+        found_sets = [one for one in sets if one is not None]
+        trainer = self._trainers.get(meta.namespace, names["trainer"])
+        trainers = [] if trainer is None else [trainer]
+        pods = self._pods.by_index(JOB, meta.uid)
+        versions = [meta.resource_version]
+        versions += [one.metadata.resource_version for one in found_sets]
+        versions += ["" if trainer is None else trainer.metadata.resource_version, *_versions(pods)]
+        return collect_children(job, found_sets, trainers, pods), tuple(versions)
+
+    def _watch_agents(self, job: TrainingJob, children: Children) -> None:
+        """Have the job's etcd read, once it is known where it is."""
+        filled = with_defaults(job, self._settings.rules)
+        if known.is_final(job.status.conditions) or job.metadata.deletion_timestamp is not None:
+            self.agents.forget(job_key(job))
+            return
+        if in_master_pod(filled):
+            pod = serving_master(children)
+            if pod is None:
+                return
+            meeting = in_master(filled, pod.status.pod_ip, pod.metadata.uid)
+        else:
+            meeting = external(filled, self._settings)
+        own = not in_master_pod(filled) and not filled.spec.etcd.endpoints
+        access = self._etcd if own else EtcdAccess(tuple(meeting.endpoints))
+        if access is None or not access.endpoints:
+            return
+        try:
+            self.agents.watch(job_key(job), access, meeting.prefix)
+        except ValueError as error:
+            log.debug("The agents of %s/%s cannot be read: %s", job.metadata.namespace, job.metadata.name, error)
+
+    def _repair_desired(self, job: TrainingJob, children: Children, agents: AgentState) -> None:
+        """Keep the number of pservers that the agents go by at the one in effect (row K35)."""
+        if agents.observed is None or agents.error or agents.desired is None or children.pserver is None:
+            return
+        count = pservers_in_effect(with_defaults(job, self._settings.rules), children)
+        if count and agents.desired != count:
+            self.agents.repair_desired(job_key(job), count)
+
+    # --- the status ---
+
+    def _write_status(self, job: TrainingJob, outcome: Outcome) -> bool:
+        status = self._with_scaling(job, outcome.status)
+        failed = find_condition(status.conditions, SYNCED)
+        if failed is not None and failed.status == "False":
+            status = self._with_synced(status, "True", "Synced", "", job)
+        written = self._patch_status(job, status)
+        for note in outcome.notes:
+            self.recorder.record(TRAINING_JOBS.reference(job), note)
+        return written
+
+    def _patch_status(self, job: TrainingJob, status: TrainingJobStatus) -> bool:
+        patch = difference(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
+        if not patch:
+            return False
+        meta = job.metadata
+        try:
+            after = self._cluster.patch(
+                TRAINING_JOBS,
+                meta.namespace,
+                meta.name,
+                {"status": patch},
+                subresource="status",
+                resource_version=meta.resource_version,
+                uid=meta.uid,
+            )
+        except NotFound:
+            return False  # deleted meanwhile
+        except Conflict as error:
+            # It was decided on what has changed since: the pass is made again with what is.
+            try:
+                self._jobs.observe(self._cluster.get(TRAINING_JOBS, meta.namespace, meta.name))
+            except NotFound:
+                return False
+            raise StaleDecision(str(error)) from error
+        self._jobs.observe(after)
+        if after.status.phase != job.status.phase:
+            log.info("TrainingJob %s/%s is %s", meta.namespace, meta.name, after.status.phase or "new")
+        return True
+
+    def _with_scaling(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
+        """Add what the autoscaler has done since."""
+        if self.autoscaler is None:
+            return status
+        records = status.scale_records
+        for record in self.autoscaler.scaling_of(job_key(job)).records:
+            if record not in records.scale_records:
+                records = known.add_scale_record(records, record)
+        return msgspec.structs.replace(status, scale_records=records)
+
+    def _with_synced(
+        self, status: TrainingJobStatus, value: str, reason: str, message: str, job: TrainingJob
+    ) -> TrainingJobStatus:
+        conditions = known.set_condition(
+            status.conditions,
+            SYNCED,
+            value,
+            reason,
+            message,
+            now=self._now(),
+            generation=job.metadata.generation,
+        )
+        return msgspec.structs.replace(status, conditions=conditions)
+
+    # --- what goes wrong ---
+
+    def _refuse(self, job: TrainingJob, why: str) -> None:
+        """Say once of an object that cannot be read that it is so; nothing is made from it, nobody else is hindered."""
+        if self._refused.get(job.metadata.uid) == job.metadata.generation:
+            return
+        self._refused[job.metadata.uid] = job.metadata.generation
+        message = f"the object cannot be read: {why}"
+        note = Note("Invalid", "Validate", message, warning=True)
+        self.recorder.record(TRAINING_JOBS.reference(job), note)
+        conditions = known.set_condition(
+            job.status.conditions,
+            known.INVALID,
+            "True",
+            "Unreadable",
+            message,
+            now=self._now(),
+            generation=job.metadata.generation,
+        )
+        try:
+            self._patch_status(job, msgspec.structs.replace(job.status, conditions=conditions))
+        except (Invalid, StaleDecision) as error:
+            log.info("%s/%s: %s (%s)", job.metadata.namespace, job.metadata.name, message, error)
+
+    def _tell(self, key: Key, error: Exception) -> None:
+        """Show on the job that passes over it fail (row K30)."""
+        job = self._jobs.get(*key)
+        if job is None or isinstance(error, (Conflict, Unavailable)) or self.queue.failures(key) < FAILURES_SHOWN:
+            return
+        self._show_failure(job, "Failed", f"{type(error).__name__}: {error}")
+
+    def _show_failure(self, job: TrainingJob, reason: str, message: str) -> None:
+        message = printable(message, known.MESSAGE_LIMIT)
+        before = find_condition(job.status.conditions, SYNCED)
+        if before is not None and (before.status, before.reason, before.message) == ("False", reason, message):
+            return
+        self.recorder.record(TRAINING_JOBS.reference(job), Note(reason, "Sync", message, warning=True))
+        try:
+            self._patch_status(job, self._with_synced(job.status, "False", reason, message, job))
+        except ClusterError as error:
+            log.debug("The failure of %s/%s is not shown: %s", job.metadata.namespace, job.metadata.name, error)
+
+
+def _versions(pods: Sequence[Any]) -> list[str]:
+    return sorted(pod.metadata.resource_version for pod in pods)
+
+
+def _priority(delta: Delta[Any]) -> Priority:
+    """What a user changed overtakes what is only looked at to make sure, at the start and in a resync (row K44)."""
+    routine = delta.origin == "resync" or (delta.origin == "list" and delta.type == "added")
+    return Priority.RESYNC if routine else Priority.CHANGE
