@@ -204,11 +204,6 @@ class Accounts:
         """Return the accounts of all nodes, in the order in which they came."""
         return tuple(self._rooms.values())
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether any pod waits for a node."""
-        return bool(self._waiting)
-
     def waiting(self) -> tuple[Pod, ...]:
         """Return the pods that wait for a node, the longest waiting first."""
         return tuple(self._waiting.values())

@@ -57,6 +57,7 @@ class Controllers:
             return
         self._memories.pop(uid, None)
         self._timetable.forget(("sync", uid))
+        self._timetable.forget(("sync batch", uid))
         self._timetable.forget(("sync again", uid))
 
     def _see_pod(self, before: Pod | None, after: Pod | None) -> None:
@@ -73,8 +74,9 @@ class Controllers:
             if after is not None and job_rules.is_tracked(after):
                 self._plan_letting_go(after)
         elif owner.kind == JOBS.name:
-            # Pods' events are batched, as in the real controller.
-            self._timetable.plan(("sync", owner.uid), job_rules.EVENTS_BATCHED, partial(self._sync_job, owner.uid))
+            # Pods' events are batched, as in the real controller; a change of the Job in between does not forestall it.
+            uid = owner.uid
+            self._timetable.plan(("sync batch", uid), job_rules.EVENTS_BATCHED, partial(self._sync_job, uid))
         elif owner.kind == REPLICA_SETS.name:
             self._timetable.plan(("sync", owner.uid), 0.0, partial(self._sync_replica_set, owner.uid))
 

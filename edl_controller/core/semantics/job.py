@@ -27,13 +27,7 @@ from edl_controller.core.semantics.admission import BACKOFF_LIMIT
 from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
 from edl_controller.core.semantics.failure_policy import judge
 from edl_controller.core.semantics.new_pod import is_controlled_by, new_pod
-from edl_controller.core.semantics.pod_state import (
-    all_restarts,
-    is_active,
-    is_ready,
-    is_terminating,
-    seconds,
-)
+from edl_controller.core.semantics.pod_state import ENDED, all_restarts, is_ready, seconds
 from edl_controller.core.semantics.removal_order import job_removal_order
 
 TRACKING = "batch.kubernetes.io/job-tracking"
@@ -107,6 +101,41 @@ def _after_the_end(job: Job, own: Sequence[Pod], now: float) -> JobDecision:
 
 
 @dataclass
+class _Pods:
+    """The pods of a Job, by what became of them. ``succeeded``, ``failed`` and ``living`` are still to be counted."""
+
+    tracked: set[str] = field(default_factory=set)
+    succeeded: list[Pod] = field(default_factory=list)
+    failed: list[Pod] = field(default_factory=list)
+    living: list[Pod] = field(default_factory=list)
+    active: list[Pod] = field(default_factory=list)
+    terminating: int = 0
+
+
+def _sorted_out(pods: Sequence[Pod], *, only_ended: bool) -> _Pods:
+    """A deleted pod counts as failed at once, unless ``only_ended``. One pass: Jobs have thousands of pods."""
+    found = _Pods()
+    for pod in pods:
+        meta, phase = pod.metadata, pod.status.phase
+        is_deleted = meta.deletion_timestamp is not None
+        if phase not in ENDED:
+            if is_deleted:
+                found.terminating += 1
+            else:
+                found.active.append(pod)
+        if TRACKING not in meta.finalizers:
+            continue
+        found.tracked.add(meta.uid)
+        if phase == "Succeeded":
+            found.succeeded.append(pod)
+        elif phase == "Failed" or (is_deleted and not only_ended):
+            found.failed.append(pod)
+        else:
+            found.living.append(pod)
+    return found
+
+
+@dataclass
 class _Pass:
     """One look at a Job that has not ended."""
 
@@ -127,15 +156,13 @@ class _Pass:
         status, pods = self.job.status, self.own
         uncounted = status.uncounted_terminated_pods or {}
         uncounted_succeeded, uncounted_failed = uncounted.get("succeeded") or (), uncounted.get("failed") or ()
-        tracked = {pod.metadata.uid for pod in pods if is_tracked(pod)}
-        new = [pod for pod in pods if pod.metadata.uid in tracked]
-        new_succeeded = [p for p in new if p.status.phase == "Succeeded" and p.metadata.uid not in uncounted_succeeded]
-        new_failed = [p for p in new if self._is_failed(p) and p.metadata.uid not in uncounted_failed]
+        seen = _sorted_out(pods, only_ended=self._waits_for_the_end)
+        new_succeeded = [pod for pod in seen.succeeded if pod.metadata.uid not in uncounted_succeeded]
+        new_failed = [pod for pod in seen.failed if pod.metadata.uid not in uncounted_failed]
         counted_failed = [pod for pod in new_failed if judge(self.spec.pod_failure_policy, pod)[0] != "Ignore"]
         succeeded = status.succeeded + len(uncounted_succeeded) + len(new_succeeded)
         failed = status.failed + len(uncounted_failed) + len(counted_failed)
-        active = [pod for pod in pods if is_active(pod)]
-        terminating = sum(map(is_terminating, pods))
+        active, terminating = seen.active, seen.terminating
         memory = self.memory.after(new_succeeded, new_failed)
 
         is_leaving = self.job.metadata.deletion_timestamp is not None
@@ -159,28 +186,24 @@ class _Pass:
                 conditions, start = self._suspension(conditions, start)
 
         # What was named in the status and has lost its finalizer since is counted now.
-        still_succeeded = [uid for uid in uncounted_succeeded if uid in tracked]
-        still_failed = [uid for uid in uncounted_failed if uid in tracked]
+        still_succeeded = [uid for uid in uncounted_succeeded if uid in seen.tracked]
+        still_failed = [uid for uid in uncounted_failed if uid in seen.tracked]
         counted_now = JobStatus(
             succeeded=status.succeeded + len(uncounted_succeeded) - len(still_succeeded),
             failed=status.failed + len(uncounted_failed) - len(still_failed),
         )
-        release = []
-        for pod in new:
-            uid, is_failed = pod.metadata.uid, self._is_failed(pod)
-            if not (is_failed or ending or pod.status.phase == "Succeeded" or is_leaving):
-                continue
-            release.append(pod)
-            if pod.status.phase == "Succeeded" and uid not in still_failed:
-                if uid not in still_succeeded:
-                    still_succeeded.append(uid)
-            elif (
-                # A pod that runs when its Job fails is a failure, too.
-                (is_failed or (ending is not None and ending.type == "FailureTarget"))
-                and uid not in still_failed
-                and judge(self.spec.pod_failure_policy, pod)[0] != "Ignore"
-            ):
-                still_failed.append(uid)
+        release = seen.succeeded + seen.failed
+        still_succeeded += [pod.metadata.uid for pod in new_succeeded if pod.metadata.uid not in still_failed]
+        still_failed += [pod.metadata.uid for pod in counted_failed]
+        if ending is not None or is_leaving:
+            release += seen.living
+        if ending is not None and ending.type == "FailureTarget":
+            # A pod that runs when its Job fails is a failure, too.
+            still_failed += [
+                pod.metadata.uid
+                for pod in seen.living
+                if pod.metadata.uid not in still_failed and judge(self.spec.pod_failure_policy, pod)[0] != "Ignore"
+            ]
 
         terminating += len(self.cut) + len(self.delete)
         completion = status.completion_time
@@ -215,15 +238,9 @@ class _Pass:
             again_after=min(self.waits, default=None),
         )
 
-    def _is_failed(self, pod: Pod) -> bool:
-        """A deleted pod counts as failed at once, unless only pods that have really ended are replaced."""
-        if pod.status.phase == "Failed":
-            return True
-        if self._waits_for_the_end():
-            return False
-        return pod.metadata.deletion_timestamp is not None and pod.status.phase != "Succeeded"
-
+    @property
     def _waits_for_the_end(self) -> bool:
+        """Whether only pods that have really ended are replaced and counted."""
         return self.spec.pod_replacement_policy == "Failed" or self.spec.pod_failure_policy is not None
 
     def _ending(self, failed: int, start: str | None) -> Condition | None:
@@ -231,9 +248,9 @@ class _Pass:
         for kind in ("SuccessCriteriaMet", "FailureTarget"):
             if is_true(self.job.status.conditions, kind):
                 return find_condition(self.job.status.conditions, kind)
-        for pod in self.own:
-            if self._is_failed(pod):
-                verdict, why = judge(self.spec.pod_failure_policy, pod)
+        if self.spec.pod_failure_policy is not None:
+            for pod in self.own:
+                verdict, why = judge(self.spec.pod_failure_policy, pod) if pod.status.phase == "Failed" else ("", "")
                 if verdict == "FailJob":
                     return self._condition("FailureTarget", "PodFailurePolicy", why)
         if self._is_past_limit(failed):
@@ -272,7 +289,7 @@ class _Pass:
         if len(active) > wanted:
             self.cut = job_removal_order(active)[: len(active) - wanted]
             return
-        missing = wanted - len(active) - (terminating if self._waits_for_the_end() else 0)
+        missing = wanted - len(active) - (terminating if self._waits_for_the_end else 0)
         if missing <= 0:
             return
         if wait := memory.wait(self.now):

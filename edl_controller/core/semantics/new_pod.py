@@ -37,4 +37,8 @@ def owned_by(kind: Workload, owner: ObjectMeta) -> OwnerReference:
 
 def is_controlled_by(pod: Pod, uid: str) -> bool:
     """Tell whether the object with this uid manages the pod."""
-    return any(owner.uid == uid and owner.controller for owner in pod.metadata.owner_references)
+    # No generator: this is asked of every pod in every pass.
+    for owner in pod.metadata.owner_references:  # noqa: SIM110
+        if owner.controller and owner.uid == uid:
+            return True
+    return False

@@ -30,7 +30,10 @@ def is_terminating(pod: Pod) -> bool:
 
 def is_ready(pod: Pod) -> bool:
     """Tell whether the pod's condition ``Ready`` is True."""
-    return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
+    for condition in pod.status.conditions:  # no generator: this is asked of every pod in every pass
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
 
 
 def ready_since(pod: Pod) -> float | None:
