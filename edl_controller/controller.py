@@ -123,10 +123,12 @@ class Controller:
         )
         self.autoscaler = self._make_autoscaler(max_load_desired, clock) if autoscale else None
         self._watching = False
-        # By uid: what a pass last saw; how much news of agents and scaling came; which generation was refused.
+        # By uid: what a pass last saw; how much news of agents and scaling came; which generation cannot be
+        # read; which one needs what the cluster has refused, and until when that is left alone.
         self._seen: dict[str, _Seen] = {}
         self._news: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._barred: dict[str, tuple[int, float]] = {}
         self._manager: Manager | None = None
 
     # --- the public names ---
@@ -192,7 +194,7 @@ class Controller:
         job, uid = delta.obj, delta.obj.metadata.uid
         if delta.type == "deleted":
             self.agents.forget(job_key(job))
-            for remembered in (self._seen, self._news, self._refused):
+            for remembered in (self._seen, self._news, self._refused, self._barred):
                 remembered.pop(uid, None)
         if self.autoscaler is not None and delta.origin != "resync":
             {"added": self.autoscaler.on_add, "updated": self.autoscaler.on_update, "deleted": self.autoscaler.on_del}[
@@ -224,6 +226,9 @@ class Controller:
             job = self._jobs.get(*key)
             if job is None:
                 return None  # deleted: its children go with it
+            waits = self._waits_for(job)
+            if waits is not None:
+                return waits
             if UNREADABLE in job.metadata.annotations:
                 self._refuse(job, job.metadata.annotations[UNREADABLE])
                 return None
@@ -233,9 +238,19 @@ class Controller:
                 log.debug("%s/%s: %s", *key, error)
             except (Forbidden, Invalid) as error:
                 log.info("The cluster refused what %s/%s needs: %s", *key, error)
+                self._barred[job.metadata.uid] = (job.metadata.generation, self._now() + REFUSED_RETRY)
                 self._show_failure(job, "Refused", str(error))
                 return REFUSED_RETRY
         raise Conflict(f"{QUICK_TRIES} passes in a row were decided on old news")
+
+    def _waits_for(self, job: TrainingJob) -> float | None:
+        """Return the seconds before what the cluster has refused may be tried again; None: nothing was. An edit may."""
+        generation, until = self._barred.get(job.metadata.uid, (0, 0.0))
+        left = until - self._now()
+        if left > 0 and generation == job.metadata.generation:
+            return left
+        self._barred.pop(job.metadata.uid, None)
+        return None
 
     def _pass(self, job: TrainingJob) -> float | None:
         meta = job.metadata

@@ -16,6 +16,7 @@ from edl_controller.core.merge_patch import difference
 from edl_controller.core.semantics import job as semantics
 from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
 from edl_controller.core.semantics.garbage import without_finalizer
+from edl_controller.core.semantics.new_pod import is_controlled_by
 from edl_controller.errors import NotFound
 from edl_controller.runtime.cache import Cache, Key
 from edl_controller.runtime.informers import Informers
@@ -23,13 +24,24 @@ from edl_controller.runtime.reconciler import Reconciler
 from edl_controller.runtime.reflector import Delta
 from edl_controller.runtime.workqueue import Priority
 
+TRACKED = "tracked"
+"""Index of the pods that a Job has not counted yet, by ``namespace/name`` of the Job."""
+
+
+def tracked(pod: Pod) -> tuple[str, ...]:
+    """Index function of `TRACKED`."""
+    owner = pod.metadata.controller()
+    if owner is None or owner.kind != JOBS.name or not semantics.is_tracked(pod):
+        return ()
+    return (f"{pod.metadata.namespace}/{owner.name}",)
+
 
 class JobLoop:
     """Reconciles Jobs. Every write's answer is put into the cache at once, so that no pass repeats it.
 
     Args:
         cluster: to act on.
-        informers: to read from; handlers are added.
+        informers: to read from; that of pods has the index `TRACKED`. Handlers are added.
         now: Unix seconds.
         workers: how many Jobs are worked on at once.
     """
@@ -47,6 +59,7 @@ class JobLoop:
     def reconcile(self, key: Key) -> float | None:
         """Bring one Job in line; the order of the steps is that of `JobDecision`."""
         job = self._jobs.get(*key)
+        self._let_go(key, "" if job is None else job.metadata.uid)
         if job is None:
             return None
         meta, uid = job.metadata, job.metadata.uid
@@ -66,6 +79,19 @@ class JobLoop:
             with contextlib.suppress(NotFound):
                 self._cluster.delete(JOBS, meta.namespace, meta.name, uid=uid, propagation="Foreground")
         return 0.0 if changed else decision.again_after
+
+    def _let_go(self, key: Key, uid: str) -> None:
+        """Release the pods of a Job of this name that is gone: nobody will count them any more."""
+        left = [pod for pod in self._pods.by_index(TRACKED, "/".join(key)) if not is_controlled_by(pod, uid)]
+        if not left:
+            return
+        try:  # the cache of pods may be further than that of Jobs
+            uid = self._cluster.get(JOBS, *key).metadata.uid
+        except NotFound:
+            uid = ""
+        for pod in left:
+            if not is_controlled_by(pod, uid):
+                self._release(pod)
 
     def _write_status(self, job: Job, status: JobStatus) -> bool:
         patch = difference(msgspec.to_builtins(job.status), msgspec.to_builtins(status))

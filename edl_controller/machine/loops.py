@@ -14,7 +14,7 @@ from collections.abc import Callable
 from edl_controller.api.kinds import PODS
 from edl_controller.cluster.port import Cluster, Stop
 from edl_controller.machine.loop_garbage import COLLECTED, OWNERS, GarbageLoop, owner_uids
-from edl_controller.machine.loop_jobs import JobLoop
+from edl_controller.machine.loop_jobs import TRACKED, JobLoop, tracked
 from edl_controller.machine.loop_nodes import NODE, NodeLoop, node_of
 from edl_controller.machine.loop_replica_sets import UNMANAGED, ReplicaSetLoop, unmanaged
 from edl_controller.machine.loop_scheduler import SchedulerLoop
@@ -38,7 +38,7 @@ class Loops:
         self, cluster: Cluster, *, now: Callable[[], float] = time.time, resync: float = 600.0, workers: int = 2
     ) -> None:
         self._informers = Informers(cluster, resync=resync)
-        self._informers.of(PODS, **{OWNERS: owner_uids, UNMANAGED: unmanaged, NODE: node_of})
+        self._informers.of(PODS, **{OWNERS: owner_uids, UNMANAGED: unmanaged, NODE: node_of, TRACKED: tracked})
         for kind in COLLECTED:
             self._informers.of(kind, **{OWNERS: owner_uids})
         # Each of them adds its handlers; the scheduler's comes first, for it has others waiting.

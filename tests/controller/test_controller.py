@@ -137,7 +137,7 @@ def test_a_deleted_job_leaves_nothing(driven: Driven, begin: Begin) -> None:
 def test_the_trainers_grow_to_what_there_is_room_for(driven: Driven, begin: Begin) -> None:
     cluster, _, _ = driven
     begin(cluster, autoscale=True)
-    cluster.create(training_job("tj", trainers=1, most=3))
+    cluster.create(training_job("tj", trainers=1, most=3, agent={"mode": "Classic"}))
     eventually(lambda: phase(cluster, "tj") == "running", 15)
     eventually(lambda: get(cluster, "tj").status.trainers == 3, 30)
     records = eventually(lambda: get(cluster, "tj").status.scale_records.scale_records, 10)
@@ -344,7 +344,7 @@ def test_what_a_user_does_to_a_child_is_set_right_but_not_the_parallelism(
     cluster.patch(REPLICA_SETS, NS, "tj-pserver", {"spec": {"replicas": 0}})
     eventually(lambda: memory.get(REPLICA_SETS, NS, "tj-pserver").spec.replicas == 1, 10)
     cluster.delete(REPLICA_SETS, NS, "tj-pserver")
-    eventually(lambda: memory.get(REPLICA_SETS, NS, "tj-pserver").metadata.deletion_timestamp is None, 10)
+    eventually(lambda: "tj-pserver" in {one.metadata.name for one in memory.list(REPLICA_SETS, NS).items}, 10)
     assert memory.get(JOBS, NS, "tj-trainer").spec.parallelism == 1
 
 
@@ -367,13 +367,13 @@ def test_a_lost_pod_event_is_made_good_by_the_resync(memory: MemoryCluster, star
 def test_an_edit_overtakes_a_resync_and_unchanged_jobs_are_not_written(
     memory: MemoryCluster, settings: JobSettings, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 1000
+    count = 500
     for number in range(count):
         memory.create(training_job(f"tj-{number}"))
     controller = begin(memory, workers=2)
     eventually(lambda: len(memory.list(REPLICA_SETS, NS).items) == count, 60)
     eventually(lambda: {controller.queue.sizes()[k] for k in ("waiting", "working", "again")} == {0}, 60)
-    eventually(lambda: all(job.status.conditions for job in memory.list(TRAINING_JOBS, NS).items), 30)
+    eventually(lambda: all(job.status.agents for job in memory.list(TRAINING_JOBS, NS).items), 60)
     before = len(memory.writes)
     edited: list[float] = []
     real = Controller._pass
@@ -381,7 +381,7 @@ def test_an_edit_overtakes_a_resync_and_unchanged_jobs_are_not_written(
     def slowed(self: Controller, job: TrainingJob) -> float | None:
         if job.spec.image == "example.com/digits:2" and not edited:
             edited.append(time.monotonic())
-        time.sleep(0.01)  # 1000 passes take 5 s
+        time.sleep(0.01)  # all of them take seconds
         return real(self, job)
 
     monkeypatch.setattr(Controller, "_pass", slowed)
