@@ -126,13 +126,17 @@ class BeforeStart:
         self._wake()
 
     def pservers(self) -> Pservers:
-        """As last told: a read here would hold up the loop where etcd is away. News come while the watch is alive."""
+        """As last told: a read here would hold up the loop where etcd is away. News come while the watch is alive.
+
+        A pserver's list that does not have its own slot yet, as it holds it now, is older than its claim: not complete.
+        """
         members = self._members
         if members is None:
             return Pservers()
-        return policy.as_pservers(
-            ((one.index, one.address, one.epoch) for one in members.pservers), members.desired, members.complete
-        )
+        held = [(one.index, one.address, one.epoch) for one in members.pservers]
+        slot = self._client.session.view().slot
+        has_own = slot is None or slot.role != "pserver" or (slot.index, slot.address, slot.epoch) in held
+        return policy.as_pservers(held, members.desired, members.complete and has_own)
 
     def pservers_at_start(self) -> Pservers | None:
         """For the command's environment; ``None`` where it needs them all and they are not complete."""

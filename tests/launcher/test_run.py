@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from edl_agent.launcher.before_start import num_trainers
+from edl_agent import EtcdClient
+from edl_agent.launcher.before_start import BeforeStart, num_trainers
+from edl_agent.launcher.inbox import Inbox
 from edl_agent.launcher.options import Options
 from edl_agent.launcher.policy import Rules
+from edl_agent.membership import Members, Pserver
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
@@ -372,3 +375,21 @@ def test_no_process_and_no_file_is_left(launch: Launch, tmp_path: Path) -> None:
     assert not alive(guard)
     assert list((tmp_path / "run").iterdir()) == []
     assert os.stat(tmp_path / "run").st_mode & 0o777 == 0o700
+
+
+def test_a_list_of_pservers_without_ones_own_slot_is_older_than_the_claim(etcd: SharedEtcd, prefix: str) -> None:
+    """The watch may lag behind the claim: the list is complete then, with the one whose place was taken in it."""
+    with EtcdClient(etcd.client_url, num_pservers=2, prefix=prefix, host="127.0.0.1", ttl=60.0) as client:
+        client.register(7171)
+        slot = client.session.view().slot
+        assert slot is not None
+        before = BeforeStart(client, Options(["x"], Rules(role="pserver"), "n"), Inbox())
+        other = Pserver(1, "127.0.0.1:7172", 1)
+
+        def told(own: Pserver) -> bool:
+            before._members = Members((own, other), 2, 99, 0.0, True)
+            return before.pservers().complete
+
+        assert not told(Pserver(slot.index, "127.0.0.1:9999", slot.epoch - 1)), "the one before"
+        assert not told(Pserver(slot.index, slot.address, slot.epoch - 1)), "before the key was put anew"
+        assert told(Pserver(slot.index, slot.address, slot.epoch))
