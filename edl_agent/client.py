@@ -54,7 +54,8 @@ class EtcdClient(KeyAccess):
     """A pserver's or trainer's connection to etcd. Thread-safe. Construction neither blocks nor dials.
 
     Args:
-        endpoints: comma-separated text or a list of ``http://h:p``, ``https://h:p``, ``h:p``.
+        endpoints: comma-separated text or a list of ``http://h:p``, ``https://h:p``, ``h:p``; must be given, by hand or
+            by ``from_environment()``.
         num_pservers: creates ``/ps_desired`` if it is absent, an existing value wins; ``None`` waits for it.
         dial_timeout: seconds to find a member that answers.
         ttl: wanted lease time in seconds; etcd may grant more.
@@ -80,7 +81,7 @@ class EtcdClient(KeyAccess):
 
     def __init__(
         self,
-        endpoints: str | Iterable[str],
+        endpoints: str | Iterable[str] | None = None,
         num_pservers: int | None = None,
         dial_timeout: float = DEFAULT_DIAL_TIMEOUT,
         ttl: float = DEFAULT_TTL,
@@ -367,10 +368,13 @@ class EtcdClient(KeyAccess):
         with self._lock:
             if self._closing:
                 raise errors.ClientClosed("the client was shut down")
-            if not self._started:
-                self._keeper.start()
-                self._registration.thread.start()
-                self._started = True
+            self._started = True  # from here on there is something to end
+            for thread in (self._keeper.thread, self._registration.thread):
+                if thread.ident is None:
+                    try:
+                        thread.start()
+                    except RuntimeError as error:  # no more threads: those that are missing are started next time
+                        raise errors.Unavailable(f"no session can be begun here: {error}") from error
 
     def _check_usable(self) -> None:
         if self._usable:

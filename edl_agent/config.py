@@ -61,7 +61,7 @@ class Settings:
 
 
 def make_settings(
-    endpoints: str | Iterable[str],
+    endpoints: str | Iterable[str] | None,
     num_pservers: int | None,
     *,
     dial_timeout: float = DEFAULT_DIAL_TIMEOUT,
@@ -86,6 +86,11 @@ def make_settings(
         raise ConfigurationError(f"prefix must be text, not {prefix!r}")
     if host is not None:
         host = check_host(host)
+    if endpoints is None:
+        raise ConfigurationError(
+            "endpoints are missing (None): give them, or set EDL_ETCD_ENDPOINTS where from_environment() is to find "
+            "them, for example to http://127.0.0.1:2379"
+        )
     parsed = parse_endpoints(endpoints, tls=tls is not None)
     _check_seconds("ttl", ttl, MAX_TTL)
     _check_seconds("dial_timeout", dial_timeout, 3600.0)
@@ -112,6 +117,8 @@ def make_settings(
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
     """Keyword arguments for `EtcdClient` from ``EDL_*`` variables; unset and empty ones are left out.
+
+    Without ``EDL_ETCD_ENDPOINTS`` there are no ``endpoints`` among them, and `EtcdClient` asks for them by that name.
 
     Reads ``EDL_ETCD_ENDPOINTS``, ``EDL_PREFIX``, ``EDL_TTL``, ``EDL_ETCD_USER``, ``EDL_ETCD_PASSWORD_FILE``,
     ``EDL_ETCD_CA``, ``EDL_ETCD_CERT``, ``EDL_ETCD_KEY``.

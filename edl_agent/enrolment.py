@@ -99,10 +99,10 @@ class Enrolment:
                 "this client has a session for another role, port or host already; make a client of its own for each"
             )
         resigned = self._settings.reclaim == "never" and self._session.view().loss is not None
+        self._start()
         if mine is None or error is not None or resigned:
             self._goal = goal
             self._registration.pursue(goal)
-        self._start()
 
     def _too_late(self, goal: Goal, timeout: float | None) -> str:
         what = "no session" if goal.role is None else "not registered"

@@ -53,8 +53,13 @@ class HookRunner:
                 return
             self._calls.put((name, callback, args))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="edl-hooks", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="edl-hooks", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # whoever changes the session must not fail by it
+                    _log.warning("The callback for %s waits, since no thread can be started for it: %s", name, error)
+                else:
+                    self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Let what is queued be called, then end the thread; wait at most ``seconds``.

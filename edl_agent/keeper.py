@@ -65,10 +65,6 @@ class Keeper:
         self.thread = threading.Thread(target=self._run, name="edl-keeper", daemon=True)
         session.listen(lambda before, after: self._wake.set() if after.incarnation != before.incarnation else None)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     def stop(self) -> None:
         """Ask the thread to end; it does after the renewal under way."""
         self._stopping = True

@@ -181,6 +181,9 @@ class Connection:
         ) as error:  # "Cannot invoke RPC on closed channel!": retired or closed in between, nothing was sent
             gone = self._given_up()
             raise (_Again(gone) if isinstance(gone, errors.Unavailable) else gone) from error
+        except BaseException:
+            choice.abandon(peer)
+            raise
 
     def _remedy(
         self,

@@ -6,6 +6,7 @@ gRPC's own balancing over all addresses, which neither sees a member without a l
 lease calls (Patroni 3335).
 """
 
+import contextlib
 import logging
 import queue
 import random
@@ -106,6 +107,21 @@ class EndpointChoice:
                 self.reason = f"{peer.endpoint}: {reason}"
                 _log.debug("Endpoint %s failed: %s", peer.endpoint, reason)
         peer.retire()
+
+    def abandon(self, peer: Peer) -> None:
+        """A call on ``peer`` was left by an exception that is not gRPC's own, such as one out of a signal handler.
+
+        gRPC may then hold its channel's lock for ever (grpcio enters it by a Python function, behind whose last step a
+        handler may run), and every renewal of the lease would wait for it. So the channel is given up and a new one
+        made for the next call. Ending the old one may wait for that lock too: on a thread that nobody waits for.
+        """
+        with self._condition:
+            if self._peers.get(peer.endpoint) is peer:
+                del self._peers[peer.endpoint]
+            if self.pinned is peer:
+                self.pinned = None
+        with contextlib.suppress(RuntimeError):  # no more threads: what is left of it ends with the process
+            threading.Thread(target=peer.retire, name="edl-abandoned", daemon=True).start()
 
     def blame(self, peer: Peer, code: str, details: str, attempt: float) -> None:
         """Judge an endpoint by a failed call on it, for which ``attempt`` seconds were allowed."""

@@ -13,12 +13,14 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edl_agent import ClientClosed, ConfigurationError, DeadlineExceeded, EtcdClient, SessionState
+from edl_agent import ClientClosed, ConfigurationError, DeadlineExceeded, EtcdClient, SessionState, Unavailable
 from edl_agent.testing import EtcdServer
-from tests.bench.waiting import eventually
+from tests.bench.etcd_proxy import EtcdProxy
+from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +75,69 @@ def test_an_exception_out_of_register_leaves_nothing_behind(etcd: SharedEtcd, pr
             assert client.register(7000, timeout=5) == 0
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_call_left_by_a_signal_handler_costs_its_channel_and_not_the_lease(
+    etcd: SharedEtcd, prefix: str, etcd_proxy: EtcdProxy
+) -> None:
+    """gRPC may hold the channel's lock for ever then: here whoever still uses that channel waits for ever."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    for_ever = threading.Event()
+
+    class Stuck:
+        def __getattr__(self, name: str) -> object:
+            for_ever.wait()
+            raise RuntimeError(name)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with EtcdClient(etcd_proxy.endpoint, 1, prefix=prefix, host="127.0.0.1", ttl=3, dial_timeout=2) as client:
+            client.register(7000)
+            lease = client.session.lease_id
+            peer = client._connection.choice.pinned
+            assert peer is not None
+            held = etcd_proxy.hold("KV/Range")
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupted):
+                client.get_key("/k", timeout=20.0)
+            peer._channel = peer._unary = Stuck()  # type: ignore[assignment]
+            held.remove()
+            never(lambda: client.session.state is SessionState.LOST, 4.5, "a lost lease")
+            assert client.session.lease_id == lease
+            assert client.get_key("/k", timeout=2.0) is None
+    finally:
+        for_ever.set()
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("missing", ["edl-keeper", "edl-registration"])
+@pytest.mark.parametrize("again", [True, False])
+def test_without_a_thread_to_be_had_register_says_so_and_leaves_nothing_half_open(
+    etcd: SharedEtcd, prefix: str, monkeypatch: pytest.MonkeyPatch, missing: str, again: bool
+) -> None:
+    start = threading._start_new_thread  # type: ignore[attr-defined]
+
+    def refuse(run: Any, arguments: tuple[Any, ...]) -> Any:
+        if run.__self__.name == missing:
+            raise RuntimeError("can't start new thread")
+        return start(run, arguments)
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    with make(etcd, prefix) as client:
+        threads = (client._keeper.thread, client._registration.thread)
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            client.register(7000, timeout=5.0)
+        assert client.session.state is SessionState.NEW
+        assert client.get_prefix("/") == []
+        monkeypatch.undo()
+        if again:
+            assert client.register(7000, timeout=5.0) == 0
+    eventually(lambda: not any(thread.is_alive() for thread in threads), 3.0, "the end of its threads")
+    with make(etcd, prefix) as client:
+        assert client.get_prefix("/ps/") == []
 
 
 @pytest.mark.parametrize("timeout", [math.inf, math.nan, 1e300, 1e10, "1", True], ids=str)

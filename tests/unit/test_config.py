@@ -88,6 +88,11 @@ def test_the_environment_gives_keywords_and_empty_ones_count_as_unset() -> None:
         from_environment({"EDL_TTL": "soon"})
 
 
+def test_the_recipe_without_endpoints_in_the_environment_says_which_variable_is_missing() -> None:
+    with pytest.raises(ConfigurationError, match="EDL_ETCD_ENDPOINTS"):
+        EtcdClient(num_pservers=2, **from_environment({"EDL_PREFIX": "/job"}))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("show", [repr, str, "{}".format, lambda value: f"{value} {value!r}"])
 def test_no_way_of_printing_a_login_shows_the_password(show: Any) -> None:
     login = Login("agent", "canary-1234")
