@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edl_agent.testing import EtcdBinaries, EtcdNotFoundError, binaries_in, find_etcd
 from tests.etcd36.build import PROGRAMS, VERSION
 
@@ -28,3 +30,16 @@ def known_versions() -> list[str]:
     built.
     """
     return ["default"] + (["3.6"] if PROGRAMS.cached() is not None else [])
+
+
+VERSIONS = [
+    "default",
+    pytest.param(
+        "3.6",
+        marks=[
+            pytest.mark.etcd36,
+            pytest.mark.skipif("3.6" not in known_versions(), reason="etcd 3.6 is not built: make etcd36 (needs Go)"),
+        ],
+    ),
+]
+"""The versions for ``pytest.mark.parametrize``: one that is not built is a skipped test that says so."""

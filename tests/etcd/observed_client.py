@@ -16,24 +16,10 @@ import pytest
 from edl_agent import EdlAgentError, EtcdClient
 from edl_agent.etcd.peer import TRUST
 from edl_agent.watch_cursor import EventType, WatchEvent
-from tests.bench.etcd_versions import known_versions
+from tests.bench.etcd_versions import VERSIONS
 from tests.bench.waiting import eventually
 
-both_versions = pytest.mark.parametrize(
-    "version",
-    [
-        "default",
-        pytest.param(
-            "3.6",
-            marks=[
-                pytest.mark.etcd36,
-                pytest.mark.skipif(
-                    "3.6" not in known_versions(), reason="etcd 3.6 is not built: make etcd36 (needs Go)"
-                ),
-            ],
-        ),
-    ],
-)
+both_versions = pytest.mark.parametrize("version", VERSIONS)
 """For tests with an argument ``version``, which goes to ``etcd_factory``."""
 
 

@@ -14,22 +14,11 @@ from edl_agent import LeaseLost, SessionState, SlotsFull, SlotWithdrawn
 from tests.bench.agent_process import AgentProcess
 from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
-from tests.bench.etcd_versions import known_versions
+from tests.bench.etcd_versions import VERSIONS
 from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
 from tests.etcd.client_room import Room
 from tests.etcd.slot_table import SlotTable
-
-VERSIONS = [
-    "default",
-    pytest.param(
-        "3.6",
-        marks=[
-            pytest.mark.etcd36,
-            pytest.mark.skipif("3.6" not in known_versions(), reason="etcd 3.6 is not built: make etcd36 (needs Go)"),
-        ],
-    ),
-]
 
 
 @pytest.fixture
