@@ -43,7 +43,7 @@ def lowest_direct(folder: Path) -> Path:
     """Return a file in ``folder`` that pins each of the project's own dependencies to its lowest allowed version."""
     constraints = folder / "lowest.txt"
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--resolution", "lowest-direct"]
-    command += ["--python-version", "3.11", "--no-annotate", "--output-file", str(constraints), PROJECT]
+    command += ["--python-version", "3.11", "--no-annotate", "--output-file", str(constraints), PROJECT, "--extra", "controller"]
     subprocess.run(command, cwd=ROOT, check=True)
     return constraints
 
@@ -58,7 +58,7 @@ def main() -> int:
     compile_lock("paddle.txt", "--group", "paddle", upgrade=upgrade, platform="x86_64-manylinux_2_28")
     with tempfile.TemporaryDirectory() as scratch:
         constraints = lowest_direct(Path(scratch))
-        test_group = ["--group", "test", "--constraints", str(constraints)]
+        test_group = ["--extra", "controller", "--group", "test", "--constraints", str(constraints)]
         # Never from the versions in the file: the lower bounds in pyproject.toml decide.
         compile_lock("oldest.txt", PROJECT, *test_group, upgrade=upgrade)
         oldest = ROOT / FOLDER / "oldest.txt"
