@@ -41,7 +41,7 @@ class Room:
 
     def start(self, name: str = "node-a", **options: Any) -> NodeAgent:
         options = {"back_off": QUICK, "report": self._report, **options}
-        capacity = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+        capacity: dict[str, str | int | float] = {"cpu": "4", "memory": "8Gi", "pods": "110"}
         self.agent = NodeAgent(self.cluster, name, capacity, self.root / name, **options)
         self.agents.append(self.agent)
         return self.agent.start()
@@ -111,9 +111,9 @@ def condition(pod: Pod, kind: str) -> tuple[str, str, str]:
 
 
 def of(pod: Pod, name: str) -> ContainerStatus:
-    """The status of a container, init containers too."""
+    """The status of a container, init containers too; an empty one before the node wrote any."""
     every = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return next(one for one in every if one.name == name)
+    return next((one for one in every if one.name == name), ContainerStatus(name=name))
 
 
 def python(script: str, *arguments: str) -> dict[str, Any]:

@@ -88,6 +88,7 @@ class ContainerRun:
         self._process: Process | None = None
         self._prober: Prober | None = None
         self._order: Order | None = None
+        self._beside: set[Process] = set()
         self._start_timer: Timer | None = None
         self._hook_timer: Timer | None = None
         self._kill_timer: Timer | None = None
@@ -119,7 +120,7 @@ class ContainerRun:
     @property
     def quiet(self) -> bool:
         """Whether nothing of it runs or is about to."""
-        return not self.running and not self._busy
+        return not self.running and not self._busy and not self._beside
 
     @property
     def started(self) -> bool:
@@ -201,7 +202,8 @@ class ContainerRun:
         last_words.write_bytes(b"")
         refused: list[str] = []
         if services.links is None:
-            paths |= {one.name: one.mount_path for one in container.volume_mounts if not one.sub_path}
+            # The first mount of a volume is the one that its variable names.
+            paths |= {one.name: one.mount_path for one in reversed(container.volume_mounts) if not one.sub_path}
             words = container.termination_message_path or _DEFAULT_TERMINATION_PATH
             mounts = volumes.outer_first([*mounts, (str(last_words), words, False)])
         else:
@@ -287,7 +289,10 @@ class ContainerRun:
                 self._run_begins()
             case NotStarted():
                 self._process = None
-                self._wait("CreateContainerError", news.why)
+                if news.again:
+                    self._prepare()
+                else:
+                    self._wait("CreateContainerError", news.why)
             case Ended():
                 self._run_ends(news)
 
@@ -354,7 +359,17 @@ class ContainerRun:
             mounts=self._order.mounts,
             nice=self._order.nice,
         )
-        return self._services.host.start(order, news)
+
+        def heard(one: News) -> None:
+            if not isinstance(one, Started):
+                self._beside.discard(process)
+                if not self.running:
+                    self._owner.changed()
+            news(one)
+
+        process = self._services.host.start(order, heard)
+        self._beside.add(process)
+        return process
 
     def _do_hook(self, hook: LifecycleHandler, timeout: float, done: Callable[[Answer], object]) -> None:
         if hook.sleep is not None:
@@ -411,6 +426,8 @@ class ContainerRun:
             if timer is not None:
                 timer.cancel()
         self._kill_timer = self._hook_timer = None
+        for process in self._beside:  # probes and hooks end with their container
+            process.signal(signal.SIGKILL)
         self.running = self._busy = self._hooked = self._stopping = False
         self._process = self._prober = None
         now = time.time()

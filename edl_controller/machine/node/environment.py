@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from edl_controller.api import quantity
@@ -149,7 +151,7 @@ def resource_field(reference: Mapping[str, Any], container: Container, facts: Po
     else:
         amount = asked.resources.requests.get(resource, 0 if limit is None else limit)
     divisor = quantity.parse(reference.get("divisor") or "1") or quantity.parse("1")
-    return str(-int(-quantity.parse(amount) // divisor))
+    return str(math.ceil(Fraction(quantity.parse(amount)) / Fraction(divisor)))
 
 
 def _value(source: EnvVarSource, container: Container, facts: PodFacts) -> str | None:

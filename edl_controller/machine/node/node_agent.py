@@ -271,6 +271,7 @@ class NodeAgent:
         self._writer.forget(uid)
         runner = self._runners.get(uid)
         if runner is None:
+            self._workers.submit(volumes.remove, self.root / "pods" / uid)
             return
         runner.stop(0.0)
         if runner.over:
@@ -337,6 +338,9 @@ class NodeAgent:
                 _log.warning("node %s cannot watch pods: %s", self.name, error)
                 self._stopping.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
+            except Exception:
+                _log.exception("node %s: a watch of pods failed", self.name)
+                self._stopping.wait(_LONGEST_PAUSE)
 
     def _fetch(self, namespace: str, source: Source) -> Mapping[str, str] | None:
         kind, name = source

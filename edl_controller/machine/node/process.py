@@ -52,9 +52,10 @@ class Started(NamedTuple):
 
 
 class NotStarted(NamedTuple):
-    """The program could not be started; nothing of it is left."""
+    """The program could not be started; nothing of it is left. ``again``: for no reason of its own, try once more."""
 
     why: str
+    again: bool = False
 
 
 class Ended(NamedTuple):
@@ -110,6 +111,8 @@ class Process:
                 self._end(Ended(128 - code, -code) if code < 0 else Ended(code, 0))
             case ["killed", *_]:
                 pass
+            case _ if not self.pid:
+                self._end(NotStarted("the process that starts containers was killed", again=True))
             case _:
                 # The guard was killed; the kernel has killed the command with it, the host kills the rest.
                 self._end(Ended(128 + signal.SIGKILL, signal.SIGKILL))

@@ -15,7 +15,7 @@ from edl_controller.api.kinds import PODS
 from edl_controller.api.pods import Pod
 from edl_controller.cluster.port import Cluster
 from edl_controller.core.merge_patch import difference
-from edl_controller.errors import ClusterError, Conflict, NotFound, Unavailable
+from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from edl_controller.machine.node.pod_phase import Observation, composed
 
 _log = logging.getLogger(__name__)
@@ -136,6 +136,9 @@ class StatusWriter:
                     uid=uid,
                 )
                 self.writes += 1
+                break
+            except (Invalid, Forbidden) as error:
+                _log.error("the status of pod %s is refused: %s", meta.name, error)
                 break
             except Conflict:
                 pod = self._cluster.get(PODS, meta.namespace, meta.name)

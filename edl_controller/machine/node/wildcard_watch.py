@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ from edl_controller.machine.node.services import Services
 
 _LOOKS = (0.5, 2.0, 10.0, 60.0)
 """Seconds after the start of a container at which its sockets are looked at."""
+
+_TOGETHER = 0.5
+"""Seconds in which looks fall together."""
 
 _BETWEEN = 300.0
 """Seconds between looks at a node where nothing is started."""
@@ -35,12 +39,22 @@ class WildcardWatch:
         self._told: set[tuple[str, str, int]] = set()
         self._known: frozenset[int] = frozenset()
         self._looking = False
+        self._due: set[float] = set()
         self._services.loop.call_later(_BETWEEN, self._look_again)
 
     def started(self) -> None:
         """Hear that a container was started."""
+        now = self._services.loop.time()
         for delay in _LOOKS:
-            self._services.loop.call_later(delay, self._look)
+            # Those of containers that start together fall together.
+            due = math.ceil((now + delay) / _TOGETHER) * _TOGETHER
+            if due not in self._due:
+                self._due.add(due)
+                self._services.loop.call_at(due, lambda due=due: self._look_at(due))  # type: ignore[misc]
+
+    def _look_at(self, due: float) -> None:
+        self._due.discard(due)
+        self._look()
 
     def _look_again(self) -> None:
         self._look()
