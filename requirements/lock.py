@@ -43,7 +43,16 @@ def lowest_direct(folder: Path) -> Path:
     """Return a file in ``folder`` that pins each of the project's own dependencies to its lowest allowed version."""
     constraints = folder / "lowest.txt"
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--resolution", "lowest-direct"]
-    command += ["--python-version", "3.11", "--no-annotate", "--output-file", str(constraints), PROJECT, "--extra", "controller"]
+    command += [
+        "--python-version",
+        "3.11",
+        "--no-annotate",
+        "--output-file",
+        str(constraints),
+        PROJECT,
+        "--extra",
+        "controller",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     return constraints
 
