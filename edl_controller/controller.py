@@ -68,8 +68,29 @@ class _Seen:
     """On what a pass decided that nothing is to be done, and until when that holds by itself."""
 
     versions: tuple[str, ...]
-    agents: int
+    news: int
     until: float
+
+
+@dataclasses.dataclass
+class _Memory:
+    """What is remembered of one job; all of it can be lost.
+
+    Attributes:
+        job: its key for agents and autoscaler.
+        since: when it was first looked at.
+        seen: the last pass, if it did nothing.
+        news: how often agents or autoscaler had news.
+        unreadable: the generation that was found to be so, and said to be.
+        barred: the generation that needs what the cluster has refused, and until when that is left alone.
+    """
+
+    job: str
+    since: float
+    seen: _Seen | None = None
+    news: int = 0
+    unreadable: int = 0
+    barred: tuple[int, float] = (0, 0.0)
 
 
 class Controller:
@@ -123,12 +144,7 @@ class Controller:
         )
         self.autoscaler = self._make_autoscaler(max_load_desired, clock) if autoscale else None
         self._watching = False
-        # By uid: what a pass last saw; how much news of agents and scaling came; which generation cannot be
-        # read; which one needs what the cluster has refused, and until when that is left alone.
-        self._seen: dict[str, _Seen] = {}
-        self._news: dict[str, int] = {}
-        self._refused: dict[str, int] = {}
-        self._barred: dict[str, tuple[int, float]] = {}
+        self._memories: dict[Key, _Memory] = {}
         self._manager: Manager | None = None
 
     # --- the public names ---
@@ -191,11 +207,7 @@ class Controller:
     # --- what brings a key into the queue ---
 
     def _on_job(self, delta: Delta[TrainingJob]) -> None:
-        job, uid = delta.obj, delta.obj.metadata.uid
-        if delta.type == "deleted":
-            self.agents.forget(job_key(job))
-            for remembered in (self._seen, self._news, self._refused, self._barred):
-                remembered.pop(uid, None)
+        job = delta.obj
         if self.autoscaler is not None and delta.origin != "resync":
             {"added": self.autoscaler.on_add, "updated": self.autoscaler.on_update, "deleted": self.autoscaler.on_del}[
                 delta.type
@@ -212,9 +224,11 @@ class Controller:
             self._add(job.metadata, delta)
 
     def _on_news(self, key: str) -> None:
-        namespace, name, uid = key.split("/")
-        self._news[uid] = self._news.get(uid, 0) + 1
-        self.queue.add((namespace, name))
+        namespace, name, _ = key.split("/")
+        memory = self._memories.get((namespace, name))
+        if memory is not None and memory.job == key:
+            memory.news += 1
+            self.queue.add((namespace, name))
 
     def _add(self, meta: ObjectMeta, delta: Delta[Any]) -> None:
         self.queue.add((meta.namespace, meta.name), _priority(delta))
@@ -224,53 +238,70 @@ class Controller:
     def _reconcile(self, key: Key) -> float | None:
         for _ in range(QUICK_TRIES):
             job = self._jobs.get(*key)
-            if job is None:
+            memory = self._remember(key, job)
+            if job is None or memory is None:
                 return None  # deleted: its children go with it
-            waits = self._waits_for(job)
-            if waits is not None:
-                return waits
+            generation, until = memory.barred
+            if generation == job.metadata.generation and until > self._now():
+                return until - self._now()
             if UNREADABLE in job.metadata.annotations:
-                self._refuse(job, job.metadata.annotations[UNREADABLE])
+                self._refuse(job, memory, job.metadata.annotations[UNREADABLE])
                 return None
             try:
-                return self._pass(job)
+                return self._pass(job, memory)
             except StaleDecision as error:
                 log.debug("%s/%s: %s", *key, error)
             except (Forbidden, Invalid) as error:
                 log.info("The cluster refused what %s/%s needs: %s", *key, error)
-                self._barred[job.metadata.uid] = (job.metadata.generation, self._now() + REFUSED_RETRY)
+                memory.barred = job.metadata.generation, self._now() + REFUSED_RETRY
                 self._show_failure(job, "Refused", str(error))
                 return REFUSED_RETRY
         raise Conflict(f"{QUICK_TRIES} passes in a row were decided on old news")
 
-    def _waits_for(self, job: TrainingJob) -> float | None:
-        """Return the seconds before what the cluster has refused may be tried again; None: nothing was. An edit may."""
-        generation, until = self._barred.get(job.metadata.uid, (0, 0.0))
-        left = until - self._now()
-        if left > 0 and generation == job.metadata.generation:
-            return left
-        self._barred.pop(job.metadata.uid, None)
-        return None
+    def _remember(self, key: Key, job: TrainingJob | None) -> _Memory | None:
+        """Return what is remembered of this very job. Safe here: one key is never worked on twice at once."""
+        memory = self._memories.get(key)
+        if memory is not None and (job is None or memory.job != job_key(job)):
+            self.agents.forget(memory.job)
+            del self._memories[key]
+            memory = None
+        if memory is None and job is not None:
+            memory = self._memories[key] = _Memory(job_key(job), self._now())
+        return memory
 
-    def _pass(self, job: TrainingJob) -> float | None:
-        meta = job.metadata
+    def _pass(self, job: TrainingJob, memory: _Memory) -> float | None:
         children, versions = self._children(job)
-        news = self._news.get(meta.uid, 0)
-        seen = self._seen.get(meta.uid)
-        now = self._now()
-        if seen is not None and (seen.versions, seen.agents) == (versions, news) and now < seen.until:
+        seen, news, now = memory.seen, memory.news, self._now()
+        if seen is not None and (seen.versions, seen.news) == (versions, news) and now < seen.until:
             return None if seen.until == float("inf") else seen.until - now
-        self._seen.pop(meta.uid, None)
+        memory.seen = None
         self._watch_agents(job, children)
-        agents = self.agents.get(job_key(job))
+        agents = self.agents.get(memory.job)
         outcome = decide(job, children, agents, self._settings, now)
+        outcome = self._until_first_look(job, agents, outcome, memory.since + self._settings.agents_stale - now)
         changed = self._applier.apply(outcome.actions, job)
         self._repair_desired(job, children, agents)
         changed += self._write_status(job, outcome)
         if not changed:
             until = float("inf") if outcome.again_after is None else now + outcome.again_after
-            self._seen[meta.uid] = _Seen(versions, news, until)
+            memory.seen = _Seen(versions, news, until)
         return outcome.again_after
+
+    def _until_first_look(self, job: TrainingJob, agents: AgentState, outcome: Outcome, left: float) -> Outcome:
+        """Leave what is shown of the agents as it is until this process has looked once, or ``left`` is over.
+
+        A controller that starts knows nothing of them; that is no news about any job, and no reason to write to all.
+        """
+        shown = find_condition(job.status.conditions, known.AGENT_STATE_KNOWN)
+        if shown is None or agents.observed is not None or agents.error or left <= 0:
+            return outcome
+        conditions = tuple(shown if one.type == known.AGENT_STATE_KNOWN else one for one in outcome.status.conditions)
+        return dataclasses.replace(
+            outcome,
+            status=msgspec.structs.replace(outcome.status, conditions=conditions),
+            notes=tuple(note for note in outcome.notes if note.reason != "NeverSeen"),
+            again_after=left if outcome.again_after is None else min(left, outcome.again_after),
+        )
 
     def _children(self, job: TrainingJob) -> tuple[Children, tuple[str, ...]]:
         """Return the children, and the versions of all that was read."""
@@ -383,11 +414,11 @@ class Controller:
 
     # --- what goes wrong ---
 
-    def _refuse(self, job: TrainingJob, why: str) -> None:
+    def _refuse(self, job: TrainingJob, memory: _Memory, why: str) -> None:
         """Say once of an object that cannot be read that it is so; nothing is made from it, nobody else is hindered."""
-        if self._refused.get(job.metadata.uid) == job.metadata.generation:
+        if memory.unreadable == job.metadata.generation:
             return
-        self._refused[job.metadata.uid] = job.metadata.generation
+        memory.unreadable = job.metadata.generation
         message = f"the object cannot be read: {why}"
         note = Note("Invalid", "Validate", message, warning=True)
         self.recorder.record(TRAINING_JOBS.reference(job), note)
