@@ -429,12 +429,38 @@ def test_the_number_of_pservers_stays(pserver: dict[str, int] | None) -> None:
     assert env_of(world.trainer_job)["PSERVERS"] == "2"
 
 
-def test_replicas_changed_behind_our_back_are_put_right() -> None:
-    world = running()
-    rs = world.replica_set("pserver")
+@pytest.mark.parametrize(("role", "count"), [("master", 1), ("pserver", 2)])
+def test_replicas_changed_behind_our_back_are_put_right(role: str, count: int) -> None:
+    world = running(settings=OWN)
+    rs = world.replica_set(role)
     assert rs is not None
     world.store(REPLICA_SETS, replace(rs, spec=replace(rs.spec, replicas=7)))
-    assert next_steps(world) == ["patch digits-pserver replicas=2"]
+    assert next_steps(world) == [f"patch digits-{role} replicas={count}"]
+
+
+def test_once_a_trainer_has_succeeded_no_edit_replaces_the_others() -> None:
+    world = running()
+    world.scale(2)
+    world.settle()
+    world.end_pod("trainer", "Succeeded")
+    world.settle()
+    world.set_job(edited(world.job, image="example.com/digits:2"))
+    assert pass_by_pass(world) == ["patch digits-pserver template"]
+    assert condition(world.job, "SpecApplied") == ("False", "AtNextRestart")
+
+
+def test_new_trainers_come_when_the_old_ones_have_gone() -> None:
+    world = running()
+    world.set_job(edited(world.job, trainer={"image": "example.com/digits:2"}))
+    world.reconcile()
+    assert world.trainer_job is None
+    assert next_steps(world) == []
+    world.reconcile()
+    assert condition(world.job, "Created") == ("False", "TrainersLeaving")
+    world.collect_garbage()
+    assert next_steps(world) == [], "one is on its way out"
+    world.run_nodes()
+    assert next_steps(world) == ["create digits-trainer"]
 
 
 # --- suspension, deletion, deadline, time to live ---
@@ -456,6 +482,23 @@ def test_suspend_takes_trainers_then_pservers_and_resume_brings_them_back() -> N
     assert world.job.status.trainers == 3, "the number of trainers is kept"
     assert world.job.status.start_time == timestamps.render(NOW + 100)
     assert condition(world.job, "Suspended") == ("False", "Resumed")
+
+
+def test_each_role_goes_when_the_pods_of_the_one_before_are_gone() -> None:
+    world = running(settings=OWN)
+    world.end_pod("trainer", "Succeeded")
+    world.scale(2)
+    (pod,) = world.pods("trainer")
+    world.store(PODS, with_phase(pod, "Running", ready=True))
+    job = replace(world.job, status=replace(world.job.status, conditions=(Condition(type="Succeeded", status="True"),)))
+    world.set_job(job)
+    for role, step in (("trainer", "suspend=True"), ("pserver", "replicas=0"), ("master", "replicas=0")):
+        assert next_steps(world) == [f"patch digits-{role} {step}"]
+        world.reconcile()
+        assert next_steps(world) == []
+        while world.pods(role):
+            assert next_steps(world) == [], f"the {role} has pods"
+            assert any(step() for step in world.others)
 
 
 def test_a_job_that_is_submitted_suspended_makes_nothing() -> None:
@@ -582,7 +625,10 @@ def test_another_cluster_behind_the_external_endpoints_is_a_loss_too() -> None:
     assert condition(found.status, "CoordinationStateLost")[0] == "True"
 
 
-def test_a_store_that_was_never_heard_is_no_loss() -> None:
+def test_a_store_that_is_not_heard_is_no_loss() -> None:
+    world = running()
+    world.heard = False
+    assert pass_by_pass(world) == []
     world = running(heard=False)
     world.heard = True
     assert pass_by_pass(world) == []
