@@ -128,6 +128,11 @@ class VirtualNodes:
             self._write(pod, lambda pod: node_lifecycle.lost(pod, self._timetable.clock.wall()))
             self._cluster.delete(PODS, pod.metadata.namespace, pod.metadata.name, uid=uid, grace_seconds=0)
 
+    def _sweep(self, uid: str) -> None:
+        pod = self._find(uid)
+        if pod is not None and node_lifecycle.never_placed(pod):
+            self._write(pod, node_lifecycle.unplaced)
+
     # --- pods ---
 
     def see(self, before: Pod | None, after: Pod | None) -> None:
@@ -138,6 +143,8 @@ class VirtualNodes:
             return
         uid, node = after.metadata.uid, after.spec.node_name
         if not node:
+            if node_lifecycle.never_placed(after):
+                self._plan(("unplaced", uid), node_lifecycle.SWEEP, self._sweep)
             return
         seen = self._pods.get(uid)
         if seen is None:

@@ -8,7 +8,7 @@ has counted it, so that no end is missed and none is counted twice:
 3. then it moves from there into ``succeeded`` or ``failed``.
 
 Who acts on a decision keeps this order (`JobDecision`); then a crash between any two steps loses nothing.
-Indexed Jobs are left alone: nothing here makes them.
+Not imitated: indexed Jobs (they are left alone), pods without a controller that the selector matches (never adopted).
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ TOLERATED = 300.0
 """Seconds that a pod tolerates a node that is not ready, where it says nothing itself (added by the API server)."""
 MISSED = 40.0
 """Seconds that a vanished node is waited for."""
+SWEEP = 20.0
+"""Seconds between two looks at pods that no node will ever report of."""
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
@@ -70,6 +72,19 @@ def evicted(pod: Pod, now: float) -> Pod:
 def lost(pod: Pod, now: float) -> Pod:
     """Return a pod whose node is gone, about to be removed without grace: nobody is left to say how it ended."""
     pod = _disrupted(pod, "DeletionByPodGC", "PodGC: node no longer exists", now)
+    return pod if pod.status.phase in ENDED else _with_status(pod, phase="Failed")
+
+
+def never_placed(pod: Pod) -> bool:
+    """Tell whether the pod was asked to end before it had a node, and something holds it (its Job, to count it).
+
+    No node will say that it has ended: it is declared `unplaced` within `SWEEP` seconds, and removed.
+    """
+    return not pod.spec.node_name and pod.metadata.deletion_timestamp is not None and pod.status.phase not in ENDED
+
+
+def unplaced(pod: Pod) -> Pod:
+    """Return a pod that never got a node, about to be removed: failed, and no disruption."""
     return pod if pod.status.phase in ENDED else _with_status(pod, phase="Failed")
 
 
