@@ -4,6 +4,8 @@
   what vanished meanwhile too (as a tombstone: the last state that is known).
 - Whatever fails is tried again after 0.8 s, doubling to 30 s, with chance; longer where the cluster asks for it. A
   watch that ends at once, again and again, counts as failing. Never a hot loop.
+- A watch that has been silent for `SILENCE` is opened anew from where it is: one that hangs is found by it, and that
+  the cluster still answers is known (the autoscaler decides nothing without it).
 - At every ``resync`` the objects are listed anew even if the watch is fine: an event that was lost for good is put
   right then (report M59), and everything is handed on once more.
 """
@@ -28,6 +30,8 @@ T = TypeVar("T", bound=ApiObject)
 
 SHORT_WATCH = 1.0
 """Seconds; a watch that ends sooner and brought nothing counts as a failure."""
+SILENCE = 15.0
+"""Seconds without a word after which a watch is opened anew."""
 CALM = 10.0
 """Seconds; after a watch that lived so long the next failure is a first one again."""
 
@@ -55,16 +59,20 @@ class Delta(Generic[T]):
 
 
 class _Until:
-    """Ends when ``stop`` does, or at a time."""
+    """Ends when ``stop`` does, at a time, or after a silence; `heard` begins the silence anew."""
 
-    def __init__(self, stop: Stop, deadline: float, clock: Callable[[], float]) -> None:
-        self._stop, self._deadline, self._clock = stop, deadline, clock
+    def __init__(self, stop: Stop, deadline: float, silence: float, clock: Callable[[], float]) -> None:
+        self._stop, self._deadline, self._silence, self._clock = stop, deadline, silence, clock
+        self.heard()
+
+    def heard(self) -> None:
+        self._silent_at = self._clock() + self._silence
 
     def is_set(self) -> bool:
-        return self._stop.is_set() or self._clock() >= self._deadline
+        return self._stop.is_set() or self._clock() >= min(self._deadline, self._silent_at)
 
     def wait(self, timeout: float | None = None) -> bool:
-        left = max(0.0, self._deadline - self._clock())
+        left = max(0.0, min(self._deadline, self._silent_at) - self._clock())
         self._stop.wait(left if timeout is None else min(timeout, left))
         return self.is_set()
 
@@ -79,6 +87,7 @@ class Reflector(Generic[T]):
         emit: is given every difference, in order, after the cache has it; must return at once.
         namespace: to watch.
         resync: seconds between whole lists; they vary by a tenth. 0: none.
+        silence: seconds without a word after which a watch is opened anew.
         clock: monotonic seconds.
         chance: a number from 0 to 1.
     """
@@ -92,11 +101,12 @@ class Reflector(Generic[T]):
         *,
         namespace: str = "",
         resync: float = 600.0,
+        silence: float = SILENCE,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._reader, self._kind, self._cache, self._emit = reader, kind, cache, emit
-        self._namespace, self._resync = namespace, resync
+        self._namespace, self._resync, self._silence = namespace, resync, silence
         self._clock, self._chance = clock, chance
         self._back_off = JitteredBackOff(chance=chance)
         self._version = ""
@@ -115,7 +125,7 @@ class Reflector(Generic[T]):
                     self._list(resync)
                     until = self._next_resync()
                 resync = False
-                self._watch(_Until(stop, until, self._clock))
+                self._watch(_Until(stop, until, self._silence, self._clock))
                 if self._clock() >= until:
                     self._version, resync = "", True
             except Gone as error:
@@ -179,6 +189,7 @@ class Reflector(Generic[T]):
         try:
             for change in self._reader.watch(self._kind, self._namespace, self._version, until):
                 heard = True
+                until.heard()
                 self.last_contact = self._clock()
                 self._version = change.resource_version or self._version
                 obj = change.obj

@@ -291,6 +291,24 @@ def test_the_cluster_may_ask_for_a_longer_rest() -> None:
     assert [at for what, at in reader.asked if what == "list"] == [0.0, 7.0]
 
 
+def test_a_silent_watch_is_opened_anew_and_nothing_is_listed_for_it() -> None:
+    stop = VirtualStop(100)
+
+    class Silent(ScriptedReader):
+        def watch(self, kind: Any, namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[Any]]:
+            self.asked.append((f"watch from {resource_version}", self._clock()))
+            yield Change("BOOKMARK", None, "9")
+            while not stop.wait(1.0):
+                pass
+
+    reader = Silent(stop.clock, [], None)
+    reflector = Reflector(reader, PODS, Cache(), lambda delta: None, clock=stop.clock, silence=15.0)
+    reflector.run(stop)
+    assert [what for what, _ in reader.asked] == ["list", "watch from 7", *["watch from 9"] * 6]
+    assert reflector.last_contact is not None
+    assert reflector.last_contact >= 90
+
+
 def test_back_off_grows_from_its_base_to_its_cap_and_begins_anew() -> None:
     back_off = JitteredBackOff(chance=lambda: 0.5)
     assert [round(back_off.failed(), 2) for _ in range(7)] == [1.2, 2.4, 4.8, 9.6, 19.2, 30.0, 30.0]
