@@ -1,8 +1,7 @@
 """The Controller: brings each TrainingJob in line with what its user wrote, level-triggered, with bounded workers.
 
 A worker gets a key, reads the job, its children and what its agents say, lets `core.lifecycle.decide` (pure), takes
-the actions, and writes the status last and only if it differs. How informers, queue and recorder work together is
-explained in ``docs/concepts/controller.md``.
+the actions, and writes the status last and only if it differs.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
 from edl_controller.core.planner.observed import job_key
 from edl_controller.core.planner.policy import PlannerSettings
 from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from edl_controller.prefix_sweeper import PrefixSweeper
 from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
 from edl_controller.runtime.cache import Key, by_label
 from edl_controller.runtime.cluster_view import InformedView
@@ -127,6 +127,7 @@ class Controller:
     ) -> None:
         clock = clock or SystemClock()
         self._cluster, self._settings, self._now = cluster, settings, clock.wall
+        self._namespaces, self._monotonic = tuple(namespaces), clock.monotonic
         self._etcd = etcd or (EtcdAccess(settings.etcd_endpoints) if settings.etcd_endpoints else None)
         self._owns_agents = agents is None
         self.agents = AgentStates() if agents is None else agents
@@ -197,7 +198,13 @@ class Controller:
         ]
         if self.autoscaler is not None:
             parts.append(Component("autoscaler", self.autoscaler.run))
+        if self._etcd is not None:
+            sweeper = PrefixSweeper(self.agents, self._etcd, self._lives, self._namespaces, self._monotonic)
+            parts.append(Component("sweeper", sweeper.run, restart=True))
         return parts
+
+    def _lives(self, uid: str) -> bool:
+        return bool(self._jobs.by_index(UID, uid))
 
     def _make_autoscaler(self, max_load: float, clock: Clock) -> Autoscaler:
         settings = AutoscalerSettings(planner=PlannerSettings(max_load=max_load), limits=self._settings.rules)
