@@ -20,6 +20,9 @@ from edl_controller.machine.node.node_agent import NodeAgent
 from edl_controller.machine.node.restart import BackOff
 from tests.bench.waiting import eventually
 
+NAP = f"1000.{os.getpid()}"
+"""Seconds to sleep that no other test process sleeps: how its processes are found again."""
+
 QUICK = BackOff(first=0.2, longest=0.8, forgiven=60.0)
 
 
@@ -94,6 +97,12 @@ class Room:
 
     def ready(self, name: str, status: str = "True", timeout: float = 10.0) -> Pod:
         return self.until(name, lambda pod: condition(pod, "Ready")[0] == status, timeout)
+
+    def up(self, name: str) -> Pod:
+        """Wait until a pod is ready and its script has said ``up``: its signal handlers are set."""
+        pod = self.ready(name)
+        eventually(lambda: "up\n" in self.log(pod), 10, f"{name} to be up")
+        return pod
 
     def delete(self, name: str, grace: int | None = None) -> None:
         self.cluster.delete(PODS, "default", name, grace_seconds=grace)

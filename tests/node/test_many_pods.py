@@ -11,9 +11,9 @@ from pathlib import Path
 
 from edl_controller.api.kinds import PODS
 from tests.bench.waiting import eventually
-from tests.node.conftest import Room, condition, processes_with, shell
+from tests.node.conftest import NAP, Room, condition, processes_with, shell
 
-IDLE = "exec sleep 1000.5"
+IDLE = f"exec sleep {NAP}"
 
 
 def cpu(pid: int) -> float:
@@ -102,7 +102,7 @@ def test_fifty_pods_and_an_idle_node(node: Room) -> None:
     eventually(lambda: not node.cluster.list(PODS).items, 60, "all gone", interval=0.1)
     print(f"gone in {time.monotonic() - begin:.2f} s")
     assert not [pid for pid in guards if Path(f"/proc/{pid}").exists()]
-    assert not processes_with("1000.5")
+    assert not processes_with(NAP)
 
 
 def test_twenty_probed_pods(node: Room) -> None:

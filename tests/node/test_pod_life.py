@@ -20,9 +20,9 @@ from edl_controller.api.pods import Pod
 from edl_controller.machine.node.images import ImageMapping, Images
 from edl_controller.machine.node.restart import BackOff
 from tests.bench.waiting import eventually, never
-from tests.node.conftest import Room, condition, of, processes_with, python, shell
+from tests.node.conftest import NAP, Room, condition, of, processes_with, python, shell
 
-DEAF = "trap '' TERM; while :; do sleep 0.05; done"
+DEAF = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"
 
 
@@ -61,10 +61,9 @@ def test_how_a_pod_ends(node: Room, script: str, phase: str, code: int, number: 
 
 def test_a_running_pod_is_ready_and_ends_when_it_is_deleted(node: Room) -> None:
     node.run("p", shell(POLITE))
-    pod = node.ready("p")
+    pod = node.up("p")
     assert (pod.status.phase, of(pod, "c0").ready, of(pod, "c0").started) == ("Running", True, True)
     assert condition(pod, "Initialized")[0] == condition(pod, "ContainersReady")[0] == "True"
-    eventually(lambda: node.log(pod) == "up\n")
     node.delete("p")
     gone(node, "p")
     assert node.log(pod).split()[-1] == "bye"
@@ -74,7 +73,7 @@ def test_a_running_pod_is_ready_and_ends_when_it_is_deleted(node: Room) -> None:
 
 def test_who_does_not_hear_sigterm_is_killed_after_the_grace(node: Room) -> None:
     node.run("p", shell(DEAF), terminationGracePeriodSeconds=1)
-    node.ready("p")
+    node.up("p")
     begin = time.monotonic()
     node.delete("p")
     gone(node, "p")
@@ -83,7 +82,7 @@ def test_who_does_not_hear_sigterm_is_killed_after_the_grace(node: Room) -> None
 
 def test_a_later_request_shortens_the_grace(node: Room) -> None:
     node.run("p", shell(DEAF), terminationGracePeriodSeconds=60)
-    node.ready("p")
+    node.up("p")
     node.delete("p")
     node.until("p", lambda pod: pod.metadata.deletion_timestamp)
     node.delete("p", grace=1)
@@ -91,16 +90,16 @@ def test_a_later_request_shortens_the_grace(node: Room) -> None:
 
 
 def test_grace_zero_kills_at_once(node: Room) -> None:
-    node.run("p", shell(DEAF + " # force-0"), terminationGracePeriodSeconds=60)
-    node.ready("p")
+    node.run("p", shell(f"{DEAF} # force-{NAP}"), terminationGracePeriodSeconds=60)
+    node.up("p")
     node.delete("p", grace=0)
     gone(node, "p")
-    eventually(lambda: not processes_with("force-0"), 5, "end of the processes")
+    eventually(lambda: not processes_with(f"force-{NAP}"), 5, "end of the processes")
 
 
 def test_the_final_phase_is_seen_before_the_pod_vanishes(node: Room) -> None:
     node.run("p", shell(POLITE))
-    version = node.ready("p").metadata.resource_version
+    version = node.up("p").metadata.resource_version
     node.delete("p")
     last: list[Pod] = []
     for change in node.cluster.watch(PODS, "default", version, threading.Event()):
@@ -321,9 +320,9 @@ def test_hooks(node: Room, tmp_path: Path) -> None:
         "postStart": {"exec": {"command": ["sh", "-c", f"sleep 0.2; echo post >> {out}"]}},
         "preStop": {"exec": {"command": ["sh", "-c", f"echo pre >> {out}"]}},
     }
-    script = f"trap 'echo term >> {out}; exit 0' TERM; while :; do sleep 0.02; done"
+    script = f"trap 'echo term >> {out}; exit 0' TERM; echo up; while :; do sleep 0.02; done"
     node.run("p", {**shell(script), "lifecycle": lifecycle})
-    node.ready("p")
+    node.up("p")
     assert out.read_text().split() == ["post"]
     node.delete("p")
     gone(node, "p")
@@ -332,7 +331,7 @@ def test_hooks(node: Room, tmp_path: Path) -> None:
 
 def test_a_hook_that_waits_and_one_that_fails(node: Room) -> None:
     node.run("slow", {**shell(POLITE), "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}})
-    node.ready("slow")
+    node.up("slow")
     begin = time.monotonic()
     node.delete("slow")
     gone(node, "slow")
@@ -342,7 +341,7 @@ def test_a_hook_that_waits_and_one_that_fails(node: Room) -> None:
     assert "FailedPostStartHook" in node.reasons("bad")
     node.run("stuck", {**shell(POLITE), "lifecycle": {"preStop": {"exec": {"command": ["sleep", "100"]}}}},
              terminationGracePeriodSeconds=1)  # fmt: skip
-    node.ready("stuck")
+    node.up("stuck")
     node.delete("stuck")
     gone(node, "stuck", 4)
 
@@ -389,7 +388,7 @@ def test_a_liveness_probe_restarts(node: Room, tmp_path: Path) -> None:
     node.run(
         "p", {**shell(DEAF), "livenessProbe": {**probe, "terminationGracePeriodSeconds": 1}}, restartPolicy="Always"
     )
-    node.ready("p")
+    node.up("p")
     flag.unlink()
     pod = node.until("p", lambda pod: of(pod, "c0").restart_count == 1)
     assert of(pod, "c0").last_state.terminated.exit_code == 137  # type: ignore[union-attr]
@@ -398,24 +397,24 @@ def test_a_liveness_probe_restarts(node: Room, tmp_path: Path) -> None:
 
 
 def test_a_probe_that_hangs_is_cut_off(node: Room) -> None:
-    probe = {"exec": {"command": ["sleep", "77.25"]}, "periodSeconds": 1, "timeoutSeconds": 1}
+    probe = {"exec": {"command": ["sleep", NAP]}, "periodSeconds": 1, "timeoutSeconds": 1}
     node.run("p", {**shell("sleep 100"), "readinessProbe": probe})
     eventually(lambda: any("timed out" in note for note in node.notes("Unhealthy")), 5, "the timeout")
     assert condition(node.get("p"), "Ready")[0] == "False"
     node.delete("p", grace=0)
-    eventually(lambda: not processes_with("77.25"), 5, "end of the probe")
+    eventually(lambda: not processes_with(NAP), 5, "end of the probe")
 
 
 def test_probes_and_hooks_end_with_their_container(node: Room) -> None:
-    probe = {"exec": {"command": ["sleep", "66.125"]}, "periodSeconds": 1, "timeoutSeconds": 60}
-    hook = {"postStart": {"exec": {"command": ["sleep", "66.125"]}}}
+    probe = {"exec": {"command": ["sleep", NAP]}, "periodSeconds": 1, "timeoutSeconds": 60}
+    hook = {"postStart": {"exec": {"command": ["sleep", NAP]}}}
     node.run("probe", {**shell(POLITE), "readinessProbe": probe})
     node.run("hook", {**shell(POLITE), "lifecycle": hook})
-    eventually(lambda: len(processes_with("66.125")) >= 2, 10, "the probe and the hook")
+    eventually(lambda: len(processes_with(NAP)) >= 2, 10, "the probe and the hook")
     for name in ("probe", "hook"):
         node.delete(name)
         gone(node, name)
-    assert not processes_with("66.125")
+    assert not processes_with(NAP)
 
 
 def test_readiness_gates_belong_to_others(node: Room) -> None:
@@ -491,13 +490,13 @@ def test_pods_of_other_nodes_are_left_alone(node: Room) -> None:
 
 def test_a_node_that_comes_back_takes_its_pods_over(room: Room) -> None:
     room.start()
-    room.run("never", shell("sleep 100 # take-over"))
-    room.run("always", shell("sleep 100 # take-over"), restartPolicy="Always",
+    room.run("never", shell(f"sleep {NAP}"))
+    room.run("always", shell(f"sleep {NAP}"), restartPolicy="Always",
              initContainers=[{"name": "i", **shell("true")}])  # fmt: skip
     room.ready("never")
     room.ready("always")
     room.agent.stop()
-    assert not processes_with("take-over")
+    assert not processes_with(NAP)
     assert room.get("never").status.phase == "Running"  # nobody has said otherwise
     room.start()
     pod = room.phase("never", "Failed")
@@ -518,9 +517,9 @@ def test_a_pod_deleted_while_the_node_was_away(room: Room) -> None:
 
 
 def test_signals_of_the_users_reach_the_group(node: Room) -> None:
-    node.run("p", shell("trap 'kill %1; exit 9' USR1; sleep 88.5 & wait"))
+    node.run("p", shell(f"trap 'kill %1; exit 9' USR1; sleep {NAP} & wait"))
     node.ready("p")
-    pid = eventually(lambda: processes_with("trap 'kill %1"), 5)[0]
+    pid = eventually(lambda: processes_with(f"exit 9' USR1; sleep {NAP}"), 5)[0]
     os.kill(pid, signal.SIGUSR1)
     assert of(node.phase("p", "Failed"), "c0").state.terminated.exit_code == 9  # type: ignore[union-attr]
-    assert not processes_with("88.5")
+    assert not processes_with(NAP)

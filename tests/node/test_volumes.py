@@ -127,6 +127,11 @@ def test_without_the_right_to_mount(room: Room, tmp_path: Path) -> None:
     assert [str(taken) in note for note in room.notes("VolumeNotAtMountPath")] == [True]
     room.delete("p")
     eventually(lambda: not os.path.lexists(free), 5, "end of the link")
+    room.run("again", {**container, **shell("sleep 1000")}, volumes=volumes)
+    room.ready("again")
+    assert free.is_symlink()
+    room.agent.stop(grace=0.0)
+    assert not os.path.lexists(free)
 
 
 def test_a_host_path_needs_no_link(room: Room, tmp_path: Path) -> None:

@@ -145,6 +145,9 @@ class NodeAgent:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._writer.close(lambda: self._write_node(ready=False))
         self._watcher.join()
+        if self._services.links is not None:
+            for uid in self._runners:
+                self._services.links.drop(uid)
         self._addresses.close()
 
     def __enter__(self) -> NodeAgent:

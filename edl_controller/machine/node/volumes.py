@@ -145,8 +145,8 @@ class Links:
 
     def _make_one(self, user: str, source: str, target: str) -> str:
         if os.path.realpath(target) == os.path.realpath(source):
-            if target in self._users:
-                self._users[target][1].add(user)
+            if os.path.islink(target) and os.readlink(target) == source:  # of another pod, or of a node that was killed
+                self._users.setdefault(target, (source, set()))[1].add(user)
             return ""
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
