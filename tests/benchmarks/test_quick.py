@@ -18,6 +18,7 @@ LEAST_ROWS = {
     "processes": 1,
     "failover": 3,
     "sidecar": 4,
+    "planner": 3,
 }
 
 

@@ -66,7 +66,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: st
 
 
 @every_policy
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(snapshots(), LIMITS)
 def test_bounds_and_reasons(policy: Policy, snapshot: Snapshot, limits: PlannerSettings) -> None:
     plan = policy.plan(snapshot, limits, NOW)
@@ -86,7 +86,7 @@ def test_bounds_and_reasons(policy: Policy, snapshot: Snapshot, limits: PlannerS
 
 
 @every_policy
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(snapshots(), LIMITS)
 def test_never_more_than_fits(policy: Policy, snapshot: Snapshot, limits: PlannerSettings) -> None:
     plan = policy.plan(snapshot, limits, NOW)
@@ -105,14 +105,14 @@ def test_never_more_than_fits(policy: Policy, snapshot: Snapshot, limits: Planne
 
 
 @every_policy
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(snapshots(), LIMITS)
 def test_the_same_question_has_the_same_answer(policy: Policy, snapshot: Snapshot, limits: PlannerSettings) -> None:
     assert policy.plan(snapshot, limits, NOW) == policy.plan(snapshot, limits, NOW)
 
 
 @every_policy
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(snapshots(), LIMITS)
 def test_who_waits_does_not_lose_by_growth(policy: Policy, snapshot: Snapshot, limits: PlannerSettings) -> None:
     """Minima and others first: with growing jobs no other pod waits in vain than without them."""
@@ -121,7 +121,7 @@ def test_who_waits_does_not_lose_by_growth(policy: Policy, snapshot: Snapshot, l
 
 
 @every_policy
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(snapshots(), LIMITS)
 def test_plans_come_to_rest(policy: Policy, snapshot: Snapshot, limits: PlannerSettings) -> None:
     """Each plan is carried out, pods are placed, leaving pods leave: after a while nothing changes any more."""

@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heapreplace
 
 from edl_controller.core.capacity import NodeRoom
 from edl_controller.core.placement import CPU, MEMORY, Amounts, Shape, add, gpus
-from edl_controller.core.planner.original_rule import fulfilment
 from edl_controller.core.planner.plan import JobPlan, Plan
 from edl_controller.core.planner.policy import PlannerSettings
 from edl_controller.core.planner.rooms import Rooms
@@ -40,7 +39,10 @@ class Classic:
 class _Share:
     """One job while the plan is being made."""
 
-    __slots__ = ("asked", "job", "limit", "load", "placed", "reason", "start", "target", "victims", "why_not_grow")
+    __slots__ = (
+        *("asked", "first", "job", "limit", "load", "order", "placed", "reason", "span", "start", "target", "ties"),
+        *("victims", "why_not_grow", "working_from"),
+    )
 
     def __init__(self, job: JobView) -> None:
         self.job = job
@@ -50,15 +52,29 @@ class _Share:
         self.limit = job.maximum
         self.victims: list[str] = []
         self.placed: list[str] = []
+        self.order: list[TrainerPod] | None = None
         self.asked = job.trainer.amounts
         self.load = _load(self.asked)
-
-    @property
-    def fulfilment(self) -> float:
-        return fulfilment(self.job.minimum, self.job.maximum, self.target - self.job.lost)
+        # The fulfilment of `original_rule`; lost trainers are none.
+        self.span = job.maximum - job.minimum
+        self.working_from = job.minimum + job.lost
+        self.first = -job.priority
+        self.ties = (self.load[2], self.load[0], self.load[1])
 
     def rank(self) -> tuple[float, ...]:
-        return (-self.job.priority, self.fulfilment, self.load[2], self.load[0], self.load[1])
+        """The lowest grows first, the highest gives back first."""
+        at = (self.target - self.working_from) / self.span if self.span else 1.0
+        return (self.first, at, *self.ties)
+
+    def next_victim(self) -> TrainerPod | None:
+        """Who would go next; the order is worked out once."""
+        if self.order is None:
+            self.order = [*reversed(choose_victims(self.job.pods, len(self.job.pods)))]
+        while self.order:
+            pod = self.order.pop()
+            if pod.name not in self.victims:
+                return pod
+        return None
 
     def may_give(self) -> bool:
         return self.job.enabled and not self.job.frozen and self.target > self.job.minimum
@@ -121,8 +137,9 @@ class _Round:
         minima = [pod for share in self._shares for pod in self._minima(share)]
         hopeless: set[tuple[Shape, int]] = set()
         for pod in sorted([*self._waiting, *minima], key=lambda one: (-one.priority, one.since, one.name)):
+            search = self._rooms.search(pod.shape)
             known = (pod.shape, pod.priority) in hopeless
-            if not known and (self._rooms.take(pod.shape) or self._rooms.take_soon(pod.shape) or self._make_room(pod)):
+            if not known and (self._rooms.take(search) or self._rooms.take_soon(pod.shape) or self._make_room(pod)):
                 self._used = _plus(self._used, _load(pod.shape.amounts))
             else:
                 hopeless.add((pod.shape, pod.priority))
@@ -213,7 +230,7 @@ class _Round:
         placed = sum(bool(pod.node) and not pod.draining and pod.name not in share.victims for pod in job.pods)
         for _ in range(max(job.minimum, placed), share.target):
             share.why_not_grow = share.why_not_grow or "its newest trainers have no node yet"
-            if self._rooms.take(job.trainer) or self._rooms.take_soon(job.trainer):
+            if self._rooms.take(self._rooms.search(job.trainer)) or self._rooms.take_soon(job.trainer):
                 self._used = _plus(self._used, share.load)
             elif share.may_give():
                 share.target -= 1
@@ -222,33 +239,41 @@ class _Round:
     # --- the load limit ---
 
     def _keep_load(self) -> None:
-        if not self._over():
+        over = self._over()
+        if not over:
             return
-        givers = [one for one in self._shares if one.may_give() and one.job.enabled and self._calm(one, shrinking=True)]
-        steps = {share.job.key: self._settings.step for share in givers}
-        while over := self._over():
-            able = [one for one in givers if one.may_give() and steps[one.job.key] and _helps(one.load, over)]
-            if not able:
-                return
-            share = max(able, key=_Share.rank)
+        steps = {share.job.key: self._settings.step for share in self._shares}
+        heap = [
+            (_reversed(share.rank()), number)
+            for number, share in enumerate(self._shares)
+            if self._calm(share, shrinking=True)
+        ]
+        heapify(heap)
+        while over and heap:
+            number = heap[0][1]
+            share = self._shares[number]
+            # What is over the limit only becomes less: who does not help now never will.
+            if not (share.may_give() and steps[share.job.key] and _helps(share.load, over)):
+                heappop(heap)
+                continue
             steps[share.job.key] -= 1
             before = self._used
             self._shrink(share, 1, "more is asked for than the load limit allows")
             if self._used == before:  # a trainer without a node, for which room was kept
                 self._used = _minus(self._used, share.load)
+            heapreplace(heap, (_reversed(share.rank()), number))
+            over = self._over()
 
     def _over(self) -> tuple[bool, ...]:
         over = tuple(used > most for used, most in zip(self._used, self._most, strict=True))
         return over if any(over) else ()
 
     def _shrink(self, share: _Share, count: int, reason: str) -> None:
-        rest = [pod for pod in share.job.pods if pod.name not in share.victims]
-        chosen = choose_victims(rest, count)
-        for pod in chosen:
+        while count and (pod := share.next_victim()) is not None:
             self._take_back(share, pod, reason)
-        without_pod = count - len(chosen)
-        if without_pod:
-            share.target, share.reason = share.target - without_pod, reason
+            count -= 1
+        if count:
+            share.target, share.reason = share.target - count, reason
 
     # --- growth ---
 
@@ -260,26 +285,34 @@ class _Round:
             if not share.why_not_grow and share.target < share.limit:
                 heap.append((share.rank(), number))
         heapify(heap)
-        full: set[Shape] = set()
+        most_cpu, most_memory, most_gpu = self._most
+        cpu, memory, gpu = self._used
+        rooms = self._rooms
+        searches = [rooms.search(share.job.trainer) for share in self._shares]
         while heap:
-            share = self._shares[heap[0][1]]
-            after = _plus(self._used, share.load)
+            number = heap[0][1]
+            share = self._shares[number]
+            more_cpu, more_memory, more_gpu = share.load
             node = None
-            if any(mine and used > most for mine, used, most in zip(share.load, after, self._most, strict=True)):
+            if (
+                (more_cpu and cpu + more_cpu > most_cpu)
+                or (more_memory and memory + more_memory > most_memory)
+                or (more_gpu and gpu + more_gpu > most_gpu)
+            ):
                 share.why_not_grow = "the load limit allows no more"
-            elif share.job.trainer in full or (node := self._rooms.take(share.job.trainer)) is None:
-                full.add(share.job.trainer)
+            elif (node := rooms.take(searches[number])) is None:
                 share.why_not_grow = "no node has room for one more trainer"
             if node is None:
                 heappop(heap)
                 continue
-            self._used = after
+            cpu, memory, gpu = cpu + more_cpu, memory + more_memory, gpu + more_gpu
             share.target += 1
             share.placed.append(node)
             if share.target < share.limit:
-                heapreplace(heap, (share.rank(), heap[0][1]))
+                heapreplace(heap, (share.rank(), number))
             else:
                 heappop(heap)
+        self._used = cpu, memory, gpu
 
     def _why_not_grow(self, share: _Share) -> str:
         job = share.job
@@ -305,9 +338,13 @@ class _Round:
         return job.changed is None or self._now - job.changed >= cooldown
 
 
+def _reversed(rank: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(-part for part in rank)
+
+
 def _most_fulfilled_first(one: tuple[_Share, TrainerPod]) -> tuple[float, ...]:
     share, pod = one
-    return (*(-part for part in share.rank()), pod.agent != "lost", *removal_rank(pod))
+    return (*_reversed(share.rank()), pod.agent != "lost", *removal_rank(pod))
 
 
 def _job_plan(share: _Share) -> JobPlan:

@@ -10,9 +10,22 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from edl_controller.core.capacity import NodeRoom
-from edl_controller.core.placement import CPU, NodeFacts, Rules, Shape, add, insufficient, subtract, why_not
+from edl_controller.core.placement import CPU, NodeFacts, Rules, Shape, add, insufficient, why_not
 
 _Class = tuple[object, ...]
+
+
+class Search:
+    """How far the search for room for one shape has come: from the most idle node down to those with too few cores."""
+
+    __slots__ = ("index", "least", "needs", "shape")
+
+    def __init__(self, shape: Shape, index: int, idle: list[int]) -> None:
+        self.shape = shape
+        self.needs = tuple((name, amount) for name, amount in shape.asked if amount > 0)
+        self.index = index
+        cores = dict(self.needs).get(CPU)
+        self.least = 0 if cores is None else bisect_left(idle, cores)
 
 
 class Rooms:
@@ -32,39 +45,47 @@ class Rooms:
         self._idle = [node.room.get(CPU, 0) for node in order]
         self._nodes = order
         self._now: list[Mapping[str, int]] = [node.room for node in order]
-        self._own: set[int] = set()
+        self._own: dict[int, dict[str, int]] = {}
         self._index = {node.facts.name: index for index, node in enumerate(order)}
         self._extra: dict[int, dict[str, int]] = {
             index: dict(node.leaving) for index, node in enumerate(order) if node.leaving
         }
         self._classes: list[_Class] = [self._class(node.facts) for node in order]
         self._allowed: dict[tuple[Rules, _Class], bool] = {}
-        self._cursor: dict[Shape, int] = {}
+        self._searches: dict[Shape, Search] = {}
 
-    def take(self, shape: Shape) -> str | None:
-        """Book one pod into the room of now. Returns the node, or None where no node has room for it."""
-        index = self._cursor.get(shape, len(self._nodes) - 1)
-        asked = shape.asked
-        least = bisect_left(self._idle, shape.amounts.get(CPU, 0)) if index >= 0 else 0
-        while index >= least:
+    def search(self, shape: Shape) -> Search:
+        """Return the search for room for a shape; equal shapes share one."""
+        found = self._searches.get(shape)
+        if found is None:
+            found = self._searches[shape] = Search(shape, len(self._nodes) - 1, self._idle)
+        return found
+
+    def take(self, search: Search) -> str | None:
+        """Book one pod into the room of now. Returns the node, or None where no node has room for it.
+
+        What is free now only shrinks, so a node that was passed over once never needs to be looked at again.
+        """
+        index, needs = search.index, search.needs
+        while index >= search.least:
             room = self._now[index]
-            for name, amount in asked:
-                if amount > 0 and room.get(name, 0) < amount:
+            for name, amount in needs:
+                if room.get(name, 0) < amount:
                     break
             else:
-                if self.allows(shape.rules, index):
-                    self._cursor[shape] = index
-                    self._book(index, shape)
+                if self.allows(search.shape.rules, index):
+                    search.index = index
+                    self._book(index, needs)
                     return self._nodes[index].facts.name
             index -= 1
-        self._cursor[shape] = -1
+        search.index = -1
         return None
 
     def take_soon(self, shape: Shape) -> str | None:
         """Book one pod where there is room once all that leaves has left. Returns the node, or None."""
         for index, extra in self._extra.items():
             if self.allows(shape.rules, index) and not self._short(shape, index, extra):
-                self._book(index, shape)
+                self._book(index, self.search(shape).needs)
                 return self._nodes[index].facts.name
         return None
 
@@ -99,13 +120,13 @@ class Rooms:
     def _short(self, shape: Shape, index: int, extra: Mapping[str, int]) -> tuple[str, ...]:
         return insufficient(shape.amounts, add(dict(self._now[index]), extra))
 
-    def _book(self, index: int, shape: Shape) -> None:
-        if index not in self._own:
-            self._own.add(index)
-            self._now[index] = dict(self._now[index])
-        room = self._now[index]
-        assert isinstance(room, dict)
-        subtract(room, shape.amounts)
+    def _book(self, index: int, needs: tuple[tuple[str, int], ...]) -> None:
+        room = self._own.get(index)
+        if room is None:
+            room = self._own[index] = dict(self._now[index])
+            self._now[index] = room
+        for name, amount in needs:
+            room[name] = room.get(name, 0) - amount
 
     def _class(self, facts: NodeFacts) -> _Class:
         labels = tuple(facts.labels.get(key) for key in self._keys)
