@@ -111,7 +111,7 @@ class Cache(Generic[T]):
             old = self._overtaken.pop(key, known)
             if known is not None and _newer(known, obj):
                 self._overtaken[key] = obj
-            else:
+            elif known is None or known.metadata.resource_version != obj.metadata.resource_version:
                 self._store(self._with_end(obj))
             return old
 
