@@ -25,7 +25,10 @@ from tests.sidecar.sidecar_process import Caller, Program, SidecarProcess, refus
 Start = Callable[..., LocalSidecar]
 
 KNOCK = """
-import socket, sys
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[3]))
+os.setuid(int(sys.argv[3]))
 door = socket.socket(socket.AF_UNIX)
 door.settimeout(5)
 try:
@@ -42,10 +45,10 @@ with (``04``: SETTINGS), ``closed``, or the error."""
 
 def knock(path: Path, uid: int) -> str:
     hello = (PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])).hex()
-    command = ["/usr/bin/env", "python3", "-I", "-S", "-c", KNOCK, str(path), hello]
-    done = subprocess.run(
-        command, user=uid, group=uid, extra_groups=[], capture_output=True, text=True, timeout=20, check=True, cwd="/"
-    )
+    # The program itself becomes the other user: with the user= of subprocess this process, in which gRPC runs, would be
+    # forked in place of vforked, and gRPC's threads of the child may crash before its exec.
+    command = ["/usr/bin/env", "python3", "-I", "-S", "-c", KNOCK, str(path), hello, str(uid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, cwd="/")
     return done.stdout.strip()
 
 
