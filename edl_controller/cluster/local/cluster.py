@@ -1,4 +1,4 @@
-"""`LocalCluster`: the port over a real etcd: revision = resource version, watch = etcd watch, update = compare-and-swap."""
+"""`LocalCluster`: the port over a real etcd: its revision is the resource version, an update a compare-and-swap."""
 
 from __future__ import annotations
 
