@@ -129,6 +129,8 @@ class ObjectWriter(Protocol):
     ) -> None:
         """Delete the object and, unless orphaned, what it owns.
 
+        The policy is always sent: without one Kubernetes lets the pods of a Job live on.
+
         Raises:
             NotFound: there is no such object.
             Conflict: ``uid`` or ``resource_version`` is given and is another now.

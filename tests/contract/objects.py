@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from edl_controller.api import timestamps
 from edl_controller.api.configuration import ConfigMap
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS
 from edl_controller.api.meta import LabelSelector, ObjectMeta, OwnerReference, is_true
@@ -106,7 +108,8 @@ def set_gate(world: World, name: str, passes: bool) -> None:
     """Set the readiness gate in the pod's status, as the controller does: a merge patch replaces the whole list."""
     pod = get_pod(world, name)
     others = [entry for entry in PODS.to_json(pod)["status"]["conditions"] if entry["type"] != GATE]
-    conditions = [*others, {"type": GATE, "status": "True" if passes else "False"}]
+    since = timestamps.render(time.time())
+    conditions = [*others, {"type": GATE, "status": "True" if passes else "False", "lastTransitionTime": since}]
     world.cluster.patch(
         PODS,
         world.namespace,

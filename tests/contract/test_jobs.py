@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from edl_controller.api.kinds import EVENTS, JOBS, PODS
@@ -27,6 +28,17 @@ from tests.contract.world import World, stays, until
 
 BACK_OFF = 25.0
 """Seconds within which a failed pod is surely replaced: the first back-off is 10 s."""
+CONTAINER: Any = msgspec.to_builtins(pod_spec().containers[0])
+IN_ZONE_A = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+    }
+}
+BESIDE_OTHERS = {
+    "requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"app": "other"}}, "topologyKey": "kubernetes.io/hostname"}
+    ]
+}
 
 
 def _running(world: World, name: str) -> tuple[Pod, ...]:
@@ -452,3 +464,64 @@ def test_the_template_of_a_job_stays_as_it_is(world: World) -> None:
 
     with pytest.raises(Invalid):
         world.cluster.patch(JOBS, world.namespace, "a", template)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"metadata": {"labels": {"more": "labels"}}}, id="labels"),
+        pytest.param({"metadata": {"annotations": {"more": "notes"}}}, id="annotations"),
+        pytest.param({"spec": {"nodeSelector": {"some": "where"}}}, id="node selector"),
+        pytest.param({"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}}, id="tolerations"),
+        pytest.param({"spec": {"schedulingGates": [{"name": "example.org/wait"}]}}, id="scheduling gates"),
+        pytest.param({"spec": {"affinity": {"nodeAffinity": IN_ZONE_A}}}, id="node affinity"),
+        pytest.param({"spec": {"containers": [CONTAINER | {"resources": {"requests": {"cpu": "2"}}}]}}, id="resources"),
+    ],
+)
+def test_where_the_pods_of_a_job_go_may_change_as_long_as_it_was_never_started(
+    world: World, change: dict[str, Any]
+) -> None:
+    """A scheduler of queues decides before the first pod is made."""
+    world.cluster.create(job(world, "a", 2, suspend=True))
+
+    after = world.cluster.patch(JOBS, world.namespace, "a", {"spec": {"template": change}})
+
+    assert after.metadata.generation == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"spec": {"containers": [{**CONTAINER, "image": "registry.invalid/other"}]}}, id="image"),
+        pytest.param({"spec": {"containers": [{**CONTAINER, "command": ["true"]}]}}, id="command"),
+        pytest.param({"spec": {"containers": [{**CONTAINER, "name": "other"}]}}, id="name of a container"),
+        pytest.param({"spec": {"containers": [CONTAINER, {**CONTAINER, "name": "two"}]}}, id="one more container"),
+        pytest.param({"spec": {"terminationGracePeriodSeconds": 7}}, id="grace"),
+        pytest.param({"spec": {"restartPolicy": "OnFailure"}}, id="restart policy"),
+        pytest.param({"spec": {"affinity": {"podAffinity": BESIDE_OTHERS}}}, id="affinity to other pods"),
+    ],
+)
+def test_what_the_pods_of_a_job_do_stays_even_before_it_is_started(world: World, change: dict[str, Any]) -> None:
+    made = world.cluster.create(job(world, "a", 2, suspend=True))
+
+    with pytest.raises(Invalid):
+        world.cluster.patch(JOBS, world.namespace, "a", {"spec": {"template": change}})
+
+    assert get_job(world, "a").spec == made.spec
+
+
+def test_a_job_that_was_stopped_may_go_elsewhere_once_its_pods_are_gone(world: World) -> None:
+    _started(world, "a", 1)
+    elsewhere = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": f"{world.namespace}-n2"}}}}}
+    with pytest.raises(Invalid):
+        world.cluster.patch(JOBS, world.namespace, "a", elsewhere)
+    world.cluster.patch(JOBS, world.namespace, "a", {"spec": {"suspend": True}})
+    until(world, lambda: is_true(get_job(world, "a").status.conditions, "Suspended"), what="the Job to be suspended")
+    until(world, lambda: get_job(world, "a").status.active == 0, what="no active pod")
+    world.add_node(f"{world.namespace}-n2")
+
+    world.cluster.patch(JOBS, world.namespace, "a", elsewhere)
+    world.cluster.patch(JOBS, world.namespace, "a", {"spec": {"suspend": False}})
+
+    until(world, lambda: get_job(world, "a").status.ready == 1, what="a ready pod")
+    assert {pod.spec.node_name for pod in _running(world, "a")} == {f"{world.namespace}-n2"}

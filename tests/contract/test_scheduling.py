@@ -12,6 +12,7 @@ from edl_controller.api.kinds import EVENTS, NODES, PODS
 from edl_controller.api.meta import Condition, find_condition
 from edl_controller.api.nodes import Taint
 from edl_controller.api.pods import ResourceRequirements, Toleration
+from edl_controller.errors import Invalid
 from tests.contract.objects import get_pod, pod
 from tests.contract.world import World, stays, until
 
@@ -268,3 +269,65 @@ def test_a_gated_pod_is_not_looked_at(world: World) -> None:
     assert verdict.message == "Scheduling is blocked due to non-empty scheduling gates"
     world.cluster.patch(PODS, world.namespace, "a", {"spec": {"schedulingGates": None}})
     assert _node_of(world, "a") == "n1"
+
+
+def _zones(*expressions: tuple[str, ...]) -> dict[str, Any]:
+    """An affinity of one term: (key, value, ...) each."""
+    wanted = [{"key": key, "operator": "In", "values": list(values)} for key, *values in expressions]
+    terms = [{"matchExpressions": wanted}] if wanted else []
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+ZONE_AND_DISK = _zones(("zone", "a", "b"), ("disk", "ssd"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"nodeSelector": {"more": "narrow"}}, id="one more label of the node"),
+        pytest.param({"affinity": ZONE_AND_DISK}, id="one more requirement"),
+        pytest.param({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, id="one more toleration"),
+        pytest.param({"schedulingGates": [{"name": "example.org/wait"}]}, id="one gate less"),
+    ],
+)
+def test_a_gated_pod_may_be_told_more_closely_where_to_go(world: World, change: dict[str, Any]) -> None:
+    world.cluster.create(_gated(world))
+
+    after = world.cluster.patch(PODS, world.namespace, "a", {"spec": change})
+
+    assert after.metadata.generation == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"nodeSelector": {"place": None}}, id="a label less"),
+        pytest.param({"nodeSelector": {"place": "other"}}, id="another label"),
+        pytest.param({"affinity": _zones(("zone", "a"))}, id="another requirement, even a narrower one"),
+        pytest.param({"affinity": _zones(("disk", "ssd"), ("zone", "a", "b"))}, id="a new requirement before the old"),
+        pytest.param({"affinity": None}, id="no affinity"),
+        pytest.param({"schedulingGates": [{"name": "example.org/new"}]}, id="a gate more"),
+        pytest.param({"terminationGracePeriodSeconds": 7}, id="grace"),
+        pytest.param({"priority": 7}, id="priority"),
+    ],
+)
+def test_a_gated_pod_may_not_be_told_less(world: World, change: dict[str, Any]) -> None:
+    made = world.cluster.create(_gated(world))
+
+    with pytest.raises(Invalid):
+        world.cluster.patch(PODS, world.namespace, "a", {"spec": change})
+
+    assert get_pod(world, "a").spec == made.spec
+
+
+def test_where_a_pod_may_go_stays_once_it_has_no_gate(world: World) -> None:
+    world.cluster.create(pod(world, "a", node_selector={"no": "where"}))
+
+    for change in ({"nodeSelector": {"more": "narrow"}}, {"affinity": ZONE_AND_DISK}):
+        with pytest.raises(Invalid):
+            world.cluster.patch(PODS, world.namespace, "a", {"spec": change})
+
+
+def _gated(world: World) -> Any:
+    gates = ({"name": "example.org/wait"}, {"name": "example.org/more"})
+    return pod(world, "a", scheduling_gates=gates, node_selector={"place": "here"}, affinity=_zones(("zone", "a", "b")))

@@ -1,4 +1,4 @@
-"""PURE: defaults that an API server fills, and changes that it refuses, for the kinds that are imitated."""
+"""PURE: defaults that an API server fills, and new objects that it refuses, for the kinds that are imitated."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from edl_controller.api.meta import LabelSelector
 from edl_controller.api.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
 from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
 from edl_controller.api.workloads import Job, JobStatus, ReplicaSet, ReplicaSetStatus
+from edl_controller.core.semantics.changes_allowed import check_count
 
 T = TypeVar("T", bound=ApiObject)
 
@@ -47,29 +48,6 @@ def admitted(kind: Kind[T], obj: T, now: float) -> T:
         case TrainingJob():
             return cast(T, _replace(obj, status=TrainingJobStatus()))
     return obj
-
-
-def check_update(kind: Kind[T], before: T, after: T, *, resize: bool = False) -> None:
-    """Refuse changes of what must stay. The resources of a pod's containers change by the subresource ``resize`` only.
-
-    Raises:
-        Invalid: names the field.
-    """
-    match before, after:
-        case Job(), Job():
-            if before.spec.template != after.spec.template and not _never_started(before):
-                raise _immutable(kind, before, "spec.template")
-            if before.spec.selector != after.spec.selector:
-                raise _immutable(kind, before, "spec.selector")
-            if before.spec.completions != after.spec.completions:
-                raise _immutable(kind, before, "spec.completions")
-            _check_count(kind.name, after, "spec.parallelism", after.spec.parallelism)
-        case ReplicaSet(), ReplicaSet():
-            if before.spec.selector != after.spec.selector:
-                raise _immutable(kind, before, "spec.selector")
-            _check_count(kind.name, after, "spec.replicas", after.spec.replicas)
-        case Pod(), Pod():
-            _check_pod(kind, before, after, resize)
 
 
 def _check_labels(kind: Kind[Any], obj: ApiObject, labels: dict[str, str]) -> None:
@@ -105,56 +83,6 @@ def _check_containers(kind: str, obj: ApiObject, path: str, spec: PodSpec) -> No
 _amount = lru_cache(maxsize=4096)(quantity.parse)
 
 
-def _never_started(job: Job) -> bool:
-    """A suspended Job that never ran may still get another template (KEP-2926)."""
-    return bool(job.spec.suspend) and job.status.start_time is None
-
-
-def _check_pod(kind: Kind[Any], before: Pod, after: Pod, resize: bool) -> None:
-    """A pod's spec stays, but for its node (bound once), removed gates, tolerations, images and resources (resize)."""
-    old, new = before.spec, after.spec
-    if old.node_name and old.node_name != new.node_name:
-        raise _immutable(kind, before, "spec.nodeName")
-    if old.scheduling_gates != new.scheduling_gates and not set(map(str, new.scheduling_gates)) <= set(
-        map(str, old.scheduling_gates)
-    ):
-        raise _immutable(kind, before, "spec.schedulingGates")
-    if _fixed(old, new, resize) != new:
-        raise _immutable(kind, before, "spec")
-
-
-def _fixed(old: PodSpec, new: PodSpec, resize: bool) -> PodSpec:
-    """Return the old spec with those parts of the new that may change."""
-    images = {container.name: container for container in (*new.containers, *new.init_containers)}
-
-    def changed(container: Any) -> Any:
-        other = images.get(container.name, container)
-        resources = other.resources if resize else container.resources
-        return _replace(container, image=other.image, resources=resources)
-
-    return _replace(
-        old,
-        node_name=new.node_name,
-        scheduling_gates=new.scheduling_gates,
-        tolerations=new.tolerations,
-        affinity=new.affinity if old.scheduling_gates else old.affinity,
-        node_selector=new.node_selector if old.scheduling_gates else old.node_selector,
-        active_deadline_seconds=new.active_deadline_seconds,
-        termination_grace_period_seconds=new.termination_grace_period_seconds,
-        containers=tuple(map(changed, old.containers)),
-        init_containers=tuple(map(changed, old.init_containers)),
-    )
-
-
-def _immutable(kind: Kind[Any], obj: ApiObject, path: str) -> errors.Invalid:
-    return errors.Invalid(f"{kind.name} {obj.metadata.name!r} is invalid: {path}: field is immutable")
-
-
-def _check_count(kind: str, obj: ApiObject, path: str, count: int | None) -> None:
-    if count is not None and count < 0:
-        raise errors.Invalid(f"{kind} {obj.metadata.name!r} is invalid: {path}: must be 0 or more, not {count}")
-
-
 def _job(job: Job) -> Job:
     spec, meta = job.spec, job.metadata
     _check_containers("Job", job, "spec.template.spec", spec.template.spec)
@@ -184,7 +112,7 @@ def _job(job: Job) -> Job:
     result = _replace(
         job, spec=spec, status=JobStatus(), metadata=_replace(meta, labels=meta.labels or own_labels(template))
     )
-    _check_count("Job", result, "spec.parallelism", spec.parallelism)
+    check_count("Job", result, "spec.parallelism", spec.parallelism)
     return result
 
 
@@ -204,7 +132,7 @@ def _replica_set(replica_set: ReplicaSet) -> ReplicaSet:
             f"ReplicaSet {meta.name!r} is invalid: spec.selector: must match spec.template.metadata.labels"
         )
     spec = _replace(spec, replicas=1 if spec.replicas is None else spec.replicas)
-    _check_count("ReplicaSet", replica_set, "spec.replicas", spec.replicas)
+    check_count("ReplicaSet", replica_set, "spec.replicas", spec.replicas)
     return _replace(replica_set, spec=spec, status=ReplicaSetStatus(replicas=0))
 
 

@@ -17,6 +17,7 @@ from edl_controller.api.kinds import ApiObject, Kind, without_nulls
 from edl_controller.api.meta import ObjectMeta
 from edl_controller.api.pods import Pod
 from edl_controller.core.semantics import admission
+from edl_controller.core.semantics.changes_allowed import check_change
 
 T = TypeVar("T", bound=ApiObject)
 
@@ -132,7 +133,7 @@ def patched(kind: Kind[T], current: T, patch: dict[str, Any], *, subresource: st
         return current
     spec_before, spec_after = before.get("spec"), msgspec.to_builtins(after).get("spec")
     if spec_before != spec_after:
-        admission.check_update(kind, current, after, resize=subresource == "resize")
+        check_change(kind, current, after, resize=subresource == "resize")
         if kind.has_status:
             after = with_metadata(
                 after, msgspec.structs.replace(after.metadata, generation=current.metadata.generation + 1)
