@@ -1,6 +1,7 @@
 """The whole error tree of the controller, drawn once.
 
 EdlControllerError
+├── ConfigurationError (ValueError)  a setting or argument that cannot be right
 ├── InvalidQuantity (ValueError)     a resource amount that is none
 ├── InvalidTrainingJob (ValueError)  a TrainingJob with faults; all of them
 ├── MissingExtra (ImportError)       an optional dependency is not installed
@@ -22,6 +23,10 @@ from typing import NamedTuple
 
 class EdlControllerError(Exception):
     """Root of all errors of this package."""
+
+
+class ConfigurationError(EdlControllerError, ValueError):
+    """A setting or argument that cannot be right; the text names the bad part."""
 
 
 class InvalidQuantity(EdlControllerError, ValueError):

@@ -45,6 +45,8 @@ def _judge(error: BaseException) -> tuple[int, str]:
     match error:
         case errors.NotFound():
             return ABSENT, "`edl get tj -A` lists all jobs"
+        case errors.ConfigurationError():
+            return USAGE, ""
         case errors.InvalidTrainingJob() | errors.InvalidQuantity():
             return USAGE, "`edl example` prints a job with comments"
         case errors.Unavailable():

@@ -82,6 +82,11 @@ def job_line(job: TrainingJob) -> str:
     )
 
 
+def worth_showing(event: Event) -> bool:
+    """Tell whether an event says something about training, or warns; each start of a pod does neither."""
+    return event.regarding.kind == TRAINING_JOBS.name or event.type == "Warning"
+
+
 def event_line(event: Event) -> str:
     """Return one event as a plain line."""
     return f"{event.regarding.kind}/{event.regarding.name}: {event.reason}: {event.note}"
@@ -100,7 +105,7 @@ class PlainScreen:
         """See `Screen`."""
         self._seconds = overview.seconds
         for event in overview.events:
-            if event.metadata.uid not in self._seen:
+            if event.metadata.uid not in self._seen and worth_showing(event):
                 self._seen.add(event.metadata.uid)
                 self.say(event_line(event))
         lines = tuple(map(job_line, overview.jobs))
@@ -136,7 +141,7 @@ class LiveScreen:
         """See `Screen`."""
         self._seconds, self._overview = overview.seconds, overview
         for event in overview.events:
-            if event.metadata.uid not in self._seen:
+            if event.metadata.uid not in self._seen and worth_showing(event):
                 self._seen.add(event.metadata.uid)
                 self._log.append(f"{overview.seconds:6.1f} s  {event_line(event)}")
         self._live.update(self._draw(overview))

@@ -13,11 +13,13 @@ from edl_controller.api.pods import Pod
 from edl_controller.api.workloads import Job, JobStatus
 from edl_controller.cluster.port import Cluster
 from edl_controller.core.merge_patch import difference
+from edl_controller.core.semantics import happenings
 from edl_controller.core.semantics import job as semantics
 from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
 from edl_controller.core.semantics.garbage import without_finalizer
 from edl_controller.core.semantics.new_pod import is_controlled_by
 from edl_controller.errors import NotFound
+from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.runtime.cache import Cache, Key
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reconciler import Reconciler
@@ -42,12 +44,20 @@ class JobLoop:
     Args:
         cluster: to act on.
         informers: to read from; that of pods has the index `TRACKED`. Handlers are added.
+        events: what is said beside.
         now: Unix seconds.
         workers: how many Jobs are worked on at once.
     """
 
-    def __init__(self, cluster: Cluster, informers: Informers, now: Callable[[], float], workers: int = 2) -> None:
-        self._cluster, self._now = cluster, now
+    def __init__(
+        self,
+        cluster: Cluster,
+        informers: Informers,
+        events: LoopEvents,
+        now: Callable[[], float],
+        workers: int = 2,
+    ) -> None:
+        self._cluster, self._events, self._now = cluster, events, now
         jobs, pods = informers.of(JOBS), informers.of(PODS)
         self._jobs: Cache[Job] = jobs.cache
         self._pods: Cache[Pod] = pods.cache
@@ -66,11 +76,13 @@ class JobLoop:
         pods = self._pods.owned_by(uid)
         decision = semantics.decide(job, pods, self._now(), self._memories.get(uid, FRESH))
         for pod in decision.cut:
-            self._delete(self._release(pod))
+            self._delete(job, self._release(pod))
         for pod in decision.delete:
-            self._delete(pod)
+            self._delete(job, pod)
         for pod in decision.create:
-            self._pods.observe(self._cluster.create(pod))
+            made = self._cluster.create(pod)
+            self._pods.observe(made)
+            self._events.made(job, made.metadata.name)
         changed = self._write_status(job, decision.status)
         self._memories[uid] = decision.memory
         for pod in decision.release:
@@ -108,6 +120,8 @@ class JobLoop:
             uid=meta.uid,
         )
         self._jobs.observe(written)
+        for reason, note, warning in happenings.of_a_job(job.status, status):
+            self._events.say(job, reason, note, warning=warning)
         return True
 
     def _release(self, pod: Pod) -> Pod:
@@ -128,13 +142,14 @@ class JobLoop:
             self._pods.observe(pod)
         return pod
 
-    def _delete(self, pod: Pod) -> None:
+    def _delete(self, job: Job, pod: Pod) -> None:
         meta = pod.metadata
         if meta.deletion_timestamp is not None:
             return
         with contextlib.suppress(NotFound):
             self._cluster.delete(PODS, meta.namespace, meta.name, uid=meta.uid)
         self._pods.observe_end(pod, timestamps.render(self._now()))
+        self._events.removed(job, meta.name)
 
     def _on_job(self, delta: Delta[Job]) -> None:
         meta = delta.obj.metadata

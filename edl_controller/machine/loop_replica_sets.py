@@ -17,6 +17,7 @@ from edl_controller.core.merge_patch import difference
 from edl_controller.core.semantics import replica_set as semantics
 from edl_controller.core.semantics.garbage import without_owner
 from edl_controller.errors import NotFound
+from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.runtime.cache import Cache, Key
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reconciler import Reconciler
@@ -38,12 +39,20 @@ class ReplicaSetLoop:
     Args:
         cluster: to act on.
         informers: to read from; that of pods has the index `UNMANAGED`. Handlers are added.
+        events: what is said beside.
         now: Unix seconds.
         workers: how many ReplicaSets are worked on at once.
     """
 
-    def __init__(self, cluster: Cluster, informers: Informers, now: Callable[[], float], workers: int = 2) -> None:
-        self._cluster, self._now = cluster, now
+    def __init__(
+        self,
+        cluster: Cluster,
+        informers: Informers,
+        events: LoopEvents,
+        now: Callable[[], float],
+        workers: int = 2,
+    ) -> None:
+        self._cluster, self._events, self._now = cluster, events, now
         sets, pods = informers.of(REPLICA_SETS), informers.of(PODS)
         self._sets: Cache[ReplicaSet] = sets.cache
         self._pods: Cache[Pod] = pods.cache
@@ -67,8 +76,11 @@ class ReplicaSetLoop:
             with contextlib.suppress(NotFound):
                 self._cluster.delete(PODS, pod.metadata.namespace, pod.metadata.name, uid=pod.metadata.uid)
             self._pods.observe_end(pod, timestamps.render(self._now()))
+            self._events.removed(replica_set, pod.metadata.name)
         for pod in decision.create:
-            self._pods.observe(self._cluster.create(pod))
+            made = self._cluster.create(pod)
+            self._pods.observe(made)
+            self._events.made(replica_set, made.metadata.name)
         patch = difference(msgspec.to_builtins(replica_set.status), msgspec.to_builtins(decision.status))
         if patch:
             written = self._cluster.patch(

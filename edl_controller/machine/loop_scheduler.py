@@ -21,6 +21,7 @@ from edl_controller.core.capacity import Accounts
 from edl_controller.core.semantics.node_lifecycle import with_condition
 from edl_controller.core.semantics.scheduler import Placement, Verdicts, place
 from edl_controller.errors import Conflict, NotFound
+from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.runtime.cache import Cache, Key
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reconciler import Reconciler
@@ -37,11 +38,12 @@ class SchedulerLoop:
     Args:
         cluster: to act on.
         informers: to read from; handlers are added.
+        events: what is said beside.
         now: Unix seconds.
     """
 
-    def __init__(self, cluster: Cluster, informers: Informers, now: Callable[[], float]) -> None:
-        self._cluster, self._now = cluster, now
+    def __init__(self, cluster: Cluster, informers: Informers, events: LoopEvents, now: Callable[[], float]) -> None:
+        self._cluster, self._events, self._now = cluster, events, now
         pods, nodes = informers.of(PODS), informers.of(NODES)
         self._pods: Cache[Pod] = pods.cache
         self._nodes: Cache[Node] = nodes.cache
@@ -99,17 +101,20 @@ class SchedulerLoop:
         bound = self._cluster.patch(PODS, meta.namespace, meta.name, {"spec": {"nodeName": node}}, uid=meta.uid)
         self._pods.observe(bound)
         self._accounts.put_pod(bound)
+        self._events.say(pod, "Scheduled", f"Successfully assigned {meta.namespace}/{meta.name} to {node}")
 
     def _say_why_not(self, pod: Pod, placement: Placement) -> None:
         condition = Condition(type=SCHEDULED, status="False", reason=placement.reason, message=placement.message)
-        self._set_condition(pod, condition)
+        if self._set_condition(pod, condition):
+            self._events.say(pod, "FailedScheduling", placement.message, warning=True)
 
-    def _set_condition(self, pod: Pod, condition: Condition) -> None:
+    def _set_condition(self, pod: Pod, condition: Condition) -> bool:
+        """Write it where it differs; tells whether it did."""
         new = msgspec.structs.replace(condition, last_transition_time=timestamps.render(self._now()))
         known = find_condition(pod.status.conditions, SCHEDULED)
         conditions = with_condition(pod.status.conditions, new)
         if known is not None and conditions is pod.status.conditions:
-            return
+            return False
         meta = pod.metadata
         written = self._cluster.patch(
             PODS,
@@ -122,6 +127,7 @@ class SchedulerLoop:
         )
         self._pods.observe(written)
         self._accounts.put_pod(written)
+        return True
 
     def _on_pod(self, delta: Delta[Pod]) -> None:
         self._changed.put((PODS.name, (delta.obj.metadata.namespace, delta.obj.metadata.name)))

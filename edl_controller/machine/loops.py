@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from edl_controller.api.kinds import PODS
 from edl_controller.cluster.port import Cluster, Stop
+from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.machine.loop_garbage import COLLECTED, OWNERS, GarbageLoop, owner_uids
 from edl_controller.machine.loop_jobs import TRACKED, JobLoop, tracked
 from edl_controller.machine.loop_nodes import NODE, NodeLoop, node_of
@@ -20,6 +21,7 @@ from edl_controller.machine.loop_replica_sets import UNMANAGED, ReplicaSetLoop, 
 from edl_controller.machine.loop_scheduler import SchedulerLoop
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reconciler import Reconciler
+from edl_controller.runtime.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +43,14 @@ class Loops:
         self._informers.of(PODS, **{OWNERS: owner_uids, UNMANAGED: unmanaged, NODE: node_of, TRACKED: tracked})
         for kind in COLLECTED:
             self._informers.of(kind, **{OWNERS: owner_uids})
+        self._recorder = Recorder(cluster, "edl-loops", now=now)
+        events = LoopEvents(self._recorder)
         # Each of them adds its handlers; the scheduler's comes first, for it has others waiting.
         self._reconcilers: tuple[Reconciler[str] | Reconciler[tuple[str, str]] | Reconciler[tuple[str, str, str]], ...]
         self._reconcilers = (
-            SchedulerLoop(cluster, self._informers, now).reconciler,
-            JobLoop(cluster, self._informers, now, workers).reconciler,
-            ReplicaSetLoop(cluster, self._informers, now, workers).reconciler,
+            SchedulerLoop(cluster, self._informers, events, now).reconciler,
+            JobLoop(cluster, self._informers, events, now, workers).reconciler,
+            ReplicaSetLoop(cluster, self._informers, events, now, workers).reconciler,
             GarbageLoop(cluster, self._informers, workers).reconciler,
             NodeLoop(cluster, self._informers, now).reconciler,
         )
@@ -64,6 +68,8 @@ class Loops:
         """Drive the cluster until ``stop`` is set."""
         informing = threading.Thread(target=self._informers.run, args=(stop,), name="edl-loops-informers", daemon=True)
         informing.start()
+        recording = threading.Thread(target=self._recorder.run, args=(stop,), name="edl-loops-recorder", daemon=True)
+        recording.start()
         working: list[threading.Thread] = []
         if self._informers.wait_synced(stop):
             log.info("The loops of the cluster are at work")
@@ -73,7 +79,7 @@ class Loops:
             ]
         for thread in working:
             thread.start()
-        for thread in (*working, informing):
+        for thread in (*working, informing, recording):
             thread.join()
 
 

@@ -26,12 +26,13 @@ def read(texts: tuple[str, ...]) -> tuple[NodeSize, ...]:
     """Return the nodes that the user asks for; with none: one with what this machine has.
 
     Raises:
-        InvalidQuantity: names the bad part.
+        ConfigurationError: names the bad part.
+        InvalidQuantity: an amount that is none.
     """
     nodes = tuple(_one(text) for text in texts) or (this_machine(),)
     names = [node.name for node in nodes]
     if len(set(names)) != len(names):
-        raise errors.InvalidQuantity(f"two nodes have one name: {', '.join(sorted(names))}")
+        raise errors.ConfigurationError(f"two nodes have one name: {', '.join(sorted(names))}")
     return nodes
 
 
@@ -39,7 +40,7 @@ def _one(text: str) -> NodeSize:
     name, _, amounts = text.partition("=")
     parts = amounts.split(",")
     if not NAME.fullmatch(name) or len(parts) not in (2, 3) or not all(parts):
-        raise errors.InvalidQuantity(f"{text!r} is no node: write NAME=CPU,MEMORY, such as node-0=8,16Gi")
+        raise errors.ConfigurationError(f"{text!r} is no node: write NAME=CPU,MEMORY, such as node-0=8,16Gi")
     for part in parts:
         quantity.parse(part)
     pods = parts[2] if len(parts) == 3 else str(PODS)

@@ -80,17 +80,20 @@ class Recorder:
     ) -> None:
         self._writer, self._controller, self._now, self._pause = writer, controller, now, pause
         self._instance = instance or f"edl-controller-{secrets.token_hex(4)}"
-        self._queue: queue.Queue[tuple[ObjectReference, Note, float] | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[tuple[ObjectReference, Note, float, str] | None] = queue.Queue(WAITING)
         self._series: OrderedDict[_Series, _Written] = OrderedDict()
         self._budgets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._ended = threading.Event()
         self.dropped = 0
         """Notes that were not written, for whatever reason."""
 
-    def record(self, regarding: ObjectReference, note: Note) -> None:
-        """Have a note written; returns at once. Dropped where too many wait already."""
+    def record(self, regarding: ObjectReference, note: Note, controller: str = "") -> None:
+        """Have a note written; returns at once. Dropped where too many wait already.
+
+        ``controller``: who reports it, where one program plays several.
+        """
         try:
-            self._queue.put_nowait((regarding, note, self._now()))
+            self._queue.put_nowait((regarding, note, self._now(), controller))
         except queue.Full:
             self.dropped += 1
 
@@ -109,7 +112,8 @@ class Recorder:
             except queue.Empty:
                 break
             if item is not None:
-                self._write(*item, stop)
+                regarding, note, when, controller = item
+                self._write(regarding, note, when, controller or self._controller, stop)
         self.dropped += self._queue.qsize()
         self._ended.set()
         waker.join()
@@ -120,7 +124,7 @@ class Recorder:
         with contextlib.suppress(queue.Full):  # then it is awake
             self._queue.put_nowait(None)
 
-    def _write(self, regarding: ObjectReference, note: Note, when: float, stop: Stop) -> None:
+    def _write(self, regarding: ObjectReference, note: Note, when: float, controller: str, stop: Stop) -> None:
         key = (regarding.uid, note.reason, note.action, note.note, note.warning)
         known = self._series.get(key)
         if known is not None and when - known.last > SERIES_WITHIN:
@@ -139,7 +143,7 @@ class Recorder:
                         return
                     except NotFound:
                         known = None  # it has expired
-                event = self._event(regarding, note, when)
+                event = self._event(regarding, note, when, controller)
                 created = self._writer.create(event)
                 self._remember(key, _Written(created.metadata.namespace, created.metadata.name, 1, when))
                 return
@@ -171,14 +175,14 @@ class Recorder:
         series = EventSeries(count=known.count, last_observed_time=timestamps.render_micro(known.last))
         self._writer.patch(EVENTS, known.namespace, known.name, {"series": msgspec.to_builtins(series)})
 
-    def _event(self, regarding: ObjectReference, note: Note, when: float) -> Event:
+    def _event(self, regarding: ObjectReference, note: Note, when: float, controller: str) -> Event:
         return Event(
             metadata=ObjectMeta(
                 name=f"{regarding.name[:230].rstrip('-.')}.{secrets.token_hex(8)}",
                 namespace=regarding.namespace or "default",
             ),
             event_time=timestamps.render_micro(when),
-            reporting_controller=self._controller,
+            reporting_controller=controller,
             reporting_instance=self._instance,
             action=note.action,
             reason=note.reason,

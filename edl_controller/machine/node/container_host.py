@@ -162,14 +162,20 @@ class MountPoints:
     def remove(self) -> None:
         """Give all back; those that were made, that nobody else uses and that are empty are removed."""
         for path, descriptor in reversed(self._held):
+            # Given back first: of two that end together, the one that looks last finds no other.
+            os.close(descriptor)
             with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_marked(path):
+                if not _is_marked(path):
+                    continue
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.path.isdir(path):
                         os.rmdir(path)
                     else:
                         os.unlink(path)
-            os.close(descriptor)
+                finally:
+                    os.close(descriptor)
 
 
 _MARK = "trusted.edl.mount-point"
