@@ -151,6 +151,10 @@ class _Counted:
         self.calls.append(method.path)
         return self._connection.call(method, request, deadline)
 
+    def send(self, method: wire.Method, payload: bytes, deadline: float) -> bytes:
+        self.calls.append(method.path)
+        return self._connection.send(method, payload, deadline)
+
 
 def _address(number: int) -> bytes:
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:7164".encode()
