@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, Kind, find_kind
+from edl_controller.api.kinds import CONFIG_MAPS, JOBS, PODS, REPLICA_SETS, SECRETS, TRAINING_JOBS, Kind, find_kind
 from edl_controller.api.meta import ObjectMeta, OwnerReference
 from edl_controller.cluster.port import Cluster
 from edl_controller.core.semantics import garbage as semantics
@@ -21,7 +21,7 @@ from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reconciler import Reconciler
 from edl_controller.runtime.reflector import Delta
 
-COLLECTED: tuple[Kind[Any], ...] = (TRAINING_JOBS, JOBS, REPLICA_SETS, PODS)
+COLLECTED: tuple[Kind[Any], ...] = (TRAINING_JOBS, JOBS, REPLICA_SETS, PODS, CONFIG_MAPS, SECRETS)
 """What is looked after, as owner and as owned."""
 OWNERS = "owners"
 """Index of all owners (not only the controller), by uid."""

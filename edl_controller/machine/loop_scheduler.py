@@ -6,6 +6,7 @@ priority first. Many changes at once are one pass.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ from edl_controller.api.pods import Pod
 from edl_controller.cluster.port import Cluster
 from edl_controller.core.capacity import Accounts
 from edl_controller.core.semantics.node_lifecycle import with_condition
-from edl_controller.core.semantics.scheduler import Placement, Verdicts, place
+from edl_controller.core.semantics.scheduler import GATED, Placement, Verdicts, place
 from edl_controller.errors import Conflict, NotFound
 from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.runtime.cache import Cache, Key
@@ -57,7 +58,9 @@ class SchedulerLoop:
 
     def reconcile(self, key: str) -> float | None:
         """Make one pass."""
-        self._book_changes()
+        for pod in self._book_changes():
+            with contextlib.suppress(NotFound, Conflict):  # then there is news of it
+                self._say_why_not(pod, GATED)
         waiting = sorted(self._accounts.waiting(), key=lambda pod: -(pod.spec.priority or 0))
         lost_race = False
         for pod in waiting:
@@ -74,9 +77,9 @@ class SchedulerLoop:
                 lost_race = True
         return 0.1 if lost_race else None
 
-    def _book_changes(self) -> None:
-        """Book the cache's state, not the news: the cache knows what this loop wrote itself."""
-        forget = False
+    def _book_changes(self) -> list[Pod]:
+        """Book the cache's state, not the news: the cache knows what this loop wrote itself. Returns gated pods."""
+        forget, gated = False, []
         while not self._changed.empty():
             kind, key = self._changed.get()
             if kind == NODES.name:
@@ -92,8 +95,11 @@ class SchedulerLoop:
             if pod is not None:
                 self._uids[key] = pod.metadata.uid
                 self._accounts.put_pod(pod)
+                if pod.spec.scheduling_gates and not pod.spec.node_name:
+                    gated.append(pod)
         if forget or len(self._verdicts.by_shape) > 1000:
             self._verdicts = Verdicts()
+        return gated
 
     def _bind(self, pod: Pod, node: str) -> None:
         self._set_condition(pod, Condition(type=SCHEDULED, status="True"))
@@ -105,7 +111,7 @@ class SchedulerLoop:
 
     def _say_why_not(self, pod: Pod, placement: Placement) -> None:
         condition = Condition(type=SCHEDULED, status="False", reason=placement.reason, message=placement.message)
-        if self._set_condition(pod, condition):
+        if self._set_condition(pod, condition) and placement is not GATED:
             self._events.say(pod, "FailedScheduling", placement.message, warning=True)
 
     def _set_condition(self, pod: Pod, condition: Condition) -> bool:

@@ -202,9 +202,16 @@ def test_the_back_off_doubles_up_to_ten_minutes(failures: int, wait: float) -> N
 def test_a_success_forgets_the_failures_before_it() -> None:
     memory = FailureMemory(5, NOW)
 
-    assert memory.after([pod("s", "Succeeded", exit_code=0, ended=5)], []) == FailureMemory()
+    forgotten = memory.after([pod("s", "Succeeded", exit_code=0, ended=5)], [])
+    assert (forgotten.failures, forgotten.last) == (0, 0.0)
     mixed = memory.after([pod("s", "Succeeded", exit_code=0, ended=5)], [failed(ended=4), failed(ended=6)])
-    assert mixed == FailureMemory(1, NOW + 6)
+    assert (mixed.failures, mixed.last) == (1, NOW + 6)
+
+
+def test_a_pod_that_a_broken_off_pass_sees_again_is_one_failure() -> None:
+    once = FailureMemory().after([], [failed(ended=4)])
+
+    assert once.after([], [failed(ended=4)]).failures == 1
 
 
 def test_the_limit_of_failures_ends_the_job() -> None:

@@ -19,19 +19,24 @@ class FailureMemory:
     Attributes:
         failures: since the last success.
         last: when the latest of them was (Unix seconds).
+        counted: uids of the pods that ended last: a pass that was broken off sees them once more.
     """
 
     failures: int = 0
     last: float = 0.0
+    counted: frozenset[str] = frozenset()
 
     def after(self, succeeded: Iterable[Pod], failed: Iterable[Pod]) -> FailureMemory:
         """Return the memory after pods that have newly ended; failures before a success no longer count."""
-        successes = [finished_at(pod) for pod in succeeded]
-        failures = [finished_at(pod) for pod in failed]
+        good, bad = tuple(succeeded), tuple(failed)
+        counted = frozenset(pod.metadata.uid for pod in (*good, *bad))
+        successes = [finished_at(pod) for pod in good if pod.metadata.uid not in self.counted]
+        failures = [finished_at(pod) for pod in bad if pod.metadata.uid not in self.counted]
         if not successes:
-            return FailureMemory(self.failures + len(failures), max(failures)) if failures else self
+            last = max([self.last, *failures])
+            return FailureMemory(self.failures + len(failures), last, counted)
         later = [moment for moment in failures if moment > max(successes)]
-        return FailureMemory(len(later), max(later)) if later else FailureMemory()
+        return FailureMemory(len(later), max(later, default=0.0), counted)
 
     def wait(self, now: float) -> float:
         """Return the seconds before a pod may be created again; 0 = now."""

@@ -134,11 +134,18 @@ def patched(kind: Kind[T], current: T, patch: dict[str, Any], *, subresource: st
     spec_before, spec_after = before.get("spec"), msgspec.to_builtins(after).get("spec")
     if spec_before != spec_after:
         check_change(kind, current, after, resize=subresource == "resize")
-        if kind.has_status:
+        # Binding is a subresource of its own and no new generation (measured).
+        if kind.has_status and not _is_binding(current, after):
             after = with_metadata(
                 after, msgspec.structs.replace(after.metadata, generation=current.metadata.generation + 1)
             )
     return after
+
+
+def _is_binding(before: ApiObject, after: ApiObject) -> bool:
+    if not isinstance(before, Pod) or not isinstance(after, Pod) or before.spec.node_name:
+        return False
+    return msgspec.structs.replace(before.spec, node_name=after.spec.node_name) == after.spec
 
 
 def is_removed(obj: ApiObject) -> bool:
