@@ -30,6 +30,8 @@ TYPES = (
     *(CREATED, RUNNING, SCALING, SUCCEEDED, FAILED, SUSPENDED),
     *(INVALID, PLACEABLE, AGENT_STATE_KNOWN, COORDINATION_STATE_LOST),
 )
+INTERRUPTED = ("PserversMissing", "TrainersMissing")
+"""Reasons of `RUNNING` being False for a job that ran since it was started: it goes on when they are back."""
 FINAL = (SUCCEEDED, FAILED)
 """Once one of them is True it stays so."""
 
@@ -90,7 +92,8 @@ def phase(conditions: tuple[Condition, ...]) -> str:
     """Return the classic phase: ``""``, creating, running, scaling, succeeded or failed.
 
     A failed job stays failed. A suspended one is creating again: its pods are gone. So is one whose first pods are
-    not all there. An invalid spec of a job that never ran has no phase; of a running one it changes nothing.
+    not all there. One that ran and has lost some (`INTERRUPTED`) runs on: they are replaced. An invalid spec of a job
+    that never ran has no phase; of a running one it changes nothing.
     """
     if is_true(conditions, FAILED):
         return "failed"
@@ -101,6 +104,9 @@ def phase(conditions: tuple[Condition, ...]) -> str:
     if is_true(conditions, SCALING):
         return "scaling"
     if is_true(conditions, RUNNING):
+        return "running"
+    running = find_condition(conditions, RUNNING)
+    if running is not None and running.reason in INTERRUPTED:
         return "running"
     if find_condition(conditions, CREATED) is not None:
         return "creating"

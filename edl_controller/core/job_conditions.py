@@ -114,7 +114,8 @@ def say_running(
 ) -> None:
     """Set ``Running``: all pservers serve and the smallest number of trainers is ready.
 
-    Trainers that have succeeded count: near its end a job runs with fewer and fewer.
+    Trainers that have succeeded count: near its end a job runs with fewer and fewer. A job that ran and misses some of
+    them has another reason than one that waits for its first: its phase stays.
     """
     trainers, least = ready(children.trainer_pods), job.spec.trainer.min_instance or 0
     done = some_succeeded(children)
@@ -126,8 +127,15 @@ def say_running(
         else:
             conditions.set(known.RUNNING, True, "EnoughReady", "all pservers and enough trainers are ready")
         return
-    short = "pservers" if not up else "trainers"
-    conditions.set(known.RUNNING, False, "WaitingForPods", f"not enough {short} are ready")
+    ran = is_true(conditions.value, known.RUNNING) or conditions.reason(known.RUNNING) in known.INTERRUPTED
+    if not up:
+        lost = agents.missing(count) if agents.age(conditions.now) <= settings.agents_stale else ()
+        which = f"; nobody holds index {', '.join(map(str, lost))}" if lost else ""
+        message = f"{ready(children.pserver_pods)} of {count} pservers are ready{which}"
+        conditions.set(known.RUNNING, False, "PserversMissing" if ran else "WaitingForPods", message)
+    else:
+        message = f"{trainers} trainers are ready, at least {least} are wanted"
+        conditions.set(known.RUNNING, False, "TrainersMissing" if ran else "WaitingForPods", message)
 
 
 def say_scaling(conditions: Conditions, children: Children, before: int) -> None:

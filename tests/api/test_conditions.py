@@ -47,6 +47,15 @@ def test_the_classic_phase(statuses: dict[str, str], phase: str) -> None:
     assert c.is_final(build(**statuses)) is (phase in ("succeeded", "failed"))
 
 
+@pytest.mark.parametrize(
+    ("reason", "phase"),
+    [("PserversMissing", "running"), ("TrainersMissing", "running"), ("Suspended", "creating"), ("", "creating")],
+)
+def test_a_job_that_ran_and_misses_pods_runs_on(reason: str, phase: str) -> None:
+    found = c.set_condition(build(Created="True"), c.RUNNING, "False", reason, now=0)
+    assert c.phase(found) == phase
+
+
 def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
     first = c.set_condition((), c.RUNNING, "False", "Starting", "0 of 2", now=10, generation=1)
     same = c.set_condition(first, c.RUNNING, "False", "Waiting", "1 of 2", now=20, generation=2)
