@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import secrets
 import threading
@@ -34,8 +35,11 @@ T = TypeVar("T", bound=ApiObject)
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """Of random ends of names: as Kubernetes' (no vowels, so no words)."""
 
-_TRIES = 100
-"""Compare-and-swaps of one call; each failed one means that somebody else made progress."""
+_QUEUES = 64
+"""Locks that writers of one process queue for once they were overtaken; objects share them by chance."""
+
+_LISTS = 3
+"""Tries to read all pages of a list before etcd forgets the revision of the first."""
 
 
 class LocalCluster(WorkloadCalls):
@@ -55,6 +59,7 @@ class LocalCluster(WorkloadCalls):
         self._kv = Kv(self._connection)
         self._keys = ObjectKeys(prefix)
         self._now = now
+        self._queues = tuple(threading.Lock() for _ in range(_QUEUES))
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -70,10 +75,17 @@ class LocalCluster(WorkloadCalls):
 
     def get(self, kind: Kind[T], namespace: str, name: str) -> T:
         """See `ObjectReader.get`."""
-        return self._read(kind, namespace, name)[0]
+        key = self._keys.of(kind, namespace or "default", name)
+        return self._read(kind, key, name, self._deadline())[0]
 
     def list(self, kind: Kind[T], namespace: str = "", *, labels: dict[str, str] | None = None) -> Listing[T]:
         """See `ObjectReader.list`."""
+        for _ in range(_LISTS - 1):
+            with contextlib.suppress(errors.Gone):
+                return self._list(kind, namespace, labels)
+        return self._list(kind, namespace, labels)
+
+    def _list(self, kind: Kind[T], namespace: str, labels: dict[str, str] | None) -> Listing[T]:
         items: list[T] = []
         revision = 0
         with cluster_errors():
@@ -92,7 +104,7 @@ class LocalCluster(WorkloadCalls):
             previous=True,
         )
         inbox: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(stream, inbox), name=f"watch-{kind.plural}", daemon=True).start()
+        threading.Thread(target=_pump, args=(stream, inbox), name=f"edl-watch-{kind.plural}", daemon=True).start()
         try:
             while not stop.is_set():
                 try:
@@ -167,24 +179,45 @@ class LocalCluster(WorkloadCalls):
     # --- the inside ---
 
     def _swap(self, kind: Kind[T], namespace: str, name: str, change: Callable[[T], T | None]) -> T:
-        """Read, change and compare-and-swap until nobody came in between; None from ``change`` removes the object."""
-        key = self._keys.of(kind, namespace or "default", name)
-        for _ in range(_TRIES):
-            current, revision = self._read(kind, namespace, name)
-            after = change(current)
-            if after is current:
-                return current
-            operation = etcd.delete_op(key) if after is None else etcd.put_op(key, kind.encode(_versioned(after, 0)))
-            with cluster_errors():
-                done = self._kv.txn([etcd.modified_at(key, revision)], [operation], [], self._deadline())
-            if done.succeeded:
-                return current if after is None else _versioned(after, done.revision)
-        raise errors.Conflict(f'{kind.plural} "{name}": changed {_TRIES} times while it was being written')
+        """Read, change and compare-and-swap until nobody came in between; None from ``change`` removes the object.
 
-    def _read(self, kind: Kind[T], namespace: str, name: str) -> tuple[T, int]:
+        Whoever was overtaken queues with the others of this process, so that twenty writers of one object do not spend
+        their time on overtaking each other.
+        """
         key = self._keys.of(kind, namespace or "default", name)
+        deadline = self._deadline()
+        done = self._try_to_swap(kind, key, name, change, deadline)
+        if done is not None:
+            return done
+        queue_of_key = self._queues[hash(key) % _QUEUES]
+        if queue_of_key.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            try:
+                while self._clock.monotonic() < deadline:
+                    done = self._try_to_swap(kind, key, name, change, deadline)
+                    if done is not None:
+                        return done
+            finally:
+                queue_of_key.release()
+        raise errors.Unavailable(f'{kind.plural} "{name}": changed all the time while it was to be written')
+
+    def _try_to_swap(
+        self, kind: Kind[T], key: bytes, name: str, change: Callable[[T], T | None], deadline: float
+    ) -> T | None:
+        """Return the object as it is then, or None where somebody came in between."""
+        current, revision = self._read(kind, key, name, deadline)
+        after = change(current)
+        if after is current:
+            return current
+        operation = etcd.delete_op(key) if after is None else etcd.put_op(key, kind.encode(_versioned(after, 0)))
         with cluster_errors():
-            pairs, _ = self._kv.range(key, b"", self._deadline())
+            done = self._kv.txn([etcd.modified_at(key, revision)], [operation], [], deadline)
+        if not done.succeeded:
+            return None
+        return current if after is None else _versioned(after, done.revision)
+
+    def _read(self, kind: Kind[T], key: bytes, name: str, deadline: float) -> tuple[T, int]:
+        with cluster_errors():
+            pairs, _ = self._kv.range(key, b"", deadline)
         if not pairs:
             raise errors.NotFound(f'{kind.plural} "{name}" not found')
         pair: KeyValue = pairs[0]
