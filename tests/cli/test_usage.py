@@ -124,7 +124,7 @@ def test_start_up_imports_only_what_the_command_needs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=30, check=True
     )
-    assert done.stdout.strip() == "['edl_agent.cli.failures']"
+    assert done.stdout.strip() == "['edl_agent.cli.commands', 'edl_agent.cli.failures']"
 
 
 @pytest.mark.parametrize(
