@@ -33,6 +33,7 @@ from edl_controller.core.merge_patch import difference
 from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
 from edl_controller.core.planner.observed import job_key
 from edl_controller.core.planner.policy import PlannerSettings
+from edl_controller.core.scaling import NOT_SCALING, ScalingView
 from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from edl_controller.prefix_sweeper import PrefixSweeper
 from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
@@ -284,7 +285,7 @@ class Controller:
         memory.seen = None
         self._watch_agents(job, children)
         agents = self.agents.get(memory.job)
-        outcome = decide(job, children, agents, self._settings, now)
+        outcome = decide(job, children, agents, self._settings, now, self._scaling(memory.job))
         outcome = self._until_first_look(job, agents, outcome, memory.since + self._settings.agents_stale - now)
         changed = self._applier.apply(outcome.actions, job)
         self._repair_desired(job, children, agents)
@@ -397,13 +398,14 @@ class Controller:
 
     def _with_scaling(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
         """Add what the autoscaler has done since."""
-        if self.autoscaler is None:
-            return status
         records = status.scale_records
-        for record in self.autoscaler.scaling_of(job_key(job)).records:
+        for record in self._scaling(job_key(job)).records:
             if record not in records.scale_records:
                 records = known.add_scale_record(records, record)
         return msgspec.structs.replace(status, scale_records=records)
+
+    def _scaling(self, key: str) -> ScalingView:
+        return NOT_SCALING if self.autoscaler is None else self.autoscaler.scaling_of(key)
 
     def _with_synced(
         self, status: TrainingJobStatus, value: str, reason: str, message: str, job: TrainingJob

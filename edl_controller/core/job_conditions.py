@@ -16,6 +16,7 @@ from edl_controller.core.job_settings import JobSettings
 from edl_controller.core.names import REVISION_ANNOTATION, Role
 from edl_controller.core.parser import revision
 from edl_controller.core.replica_statuses import left, ready
+from edl_controller.core.scaling import ScalingView
 from edl_controller.core.semantics.pod_state import is_active
 from edl_controller.core.success import some_succeeded
 
@@ -138,13 +139,14 @@ def say_running(
         conditions.set(known.RUNNING, False, "TrainersMissing" if ran else "WaitingForPods", message)
 
 
-def say_scaling(conditions: Conditions, children: Children, before: int) -> None:
-    """Set ``Scaling``: from a change of the parallelism until so many trainers are ready.
+def say_scaling(conditions: Conditions, children: Children, before: int, scaling: ScalingView) -> None:
+    """Set ``Scaling``: while the autoscaler is on its way, and after a change of the parallelism until all are ready.
 
     Args:
         conditions: of the job.
         children: as they are.
         before: the parallelism at the last pass.
+        scaling: what the autoscaler is about; its reason is shown only on the way, so that a job at rest rests.
     """
     trainer = children.trainer
     if trainer is None or trainer.spec.suspend:
@@ -154,6 +156,9 @@ def say_scaling(conditions: Conditions, children: Children, before: int) -> None
     begun = bool(before) and before != wanted
     if some_succeeded(children):
         conditions.set(known.SCALING, False, "Finishing", "a trainer has succeeded: nothing is scaled any more")
+    elif scaling.scaling and scaling.desired is not None and scaling.desired != now:
+        direction = "Growing" if scaling.desired > now else "Shrinking"
+        conditions.set(known.SCALING, True, direction, f"to {scaling.desired} trainers: {scaling.reason}")
     elif wanted != now and (begun or is_true(conditions.value, known.SCALING)):
         conditions.set(known.SCALING, True, "Growing" if wanted > now else "Shrinking", f"to {wanted} trainers")
     else:

@@ -31,6 +31,7 @@ from edl_controller.core.job_conditions import (
 from edl_controller.core.job_settings import JobSettings
 from edl_controller.core.names import ROLES, labels, selector_text
 from edl_controller.core.replica_statuses import ready, replica_statuses
+from edl_controller.core.scaling import NOT_SCALING, ScalingView
 from edl_controller.core.service_gate import open_gates
 from edl_controller.core.success import Ending, deadline, judge
 
@@ -55,7 +56,14 @@ class Outcome:
     again_after: float | None = None
 
 
-def decide(job: TrainingJob, children: Children, agents: AgentState, settings: JobSettings, now: float) -> Outcome:
+def decide(
+    job: TrainingJob,
+    children: Children,
+    agents: AgentState,
+    settings: JobSettings,
+    now: float,
+    scaling: ScalingView = NOT_SCALING,
+) -> Outcome:
     """Return the next step in the life of a job. Level-triggered: any history that led here is as good.
 
     1. A job that is being deleted is left alone: its children go with it. One that has ended is cleaned up.
@@ -70,6 +78,7 @@ def decide(job: TrainingJob, children: Children, agents: AgentState, settings: J
         agents: as last heard.
         settings: of the operator.
         now: Unix seconds.
+        scaling: what the autoscaler is about.
     """
     if job.metadata.deletion_timestamp is not None:
         return Outcome((), job.status)
@@ -105,7 +114,7 @@ def decide(job: TrainingJob, children: Children, agents: AgentState, settings: J
             wake_up.append(now + settings.agents_stale - agents.age(now) + 1.0)
         if not job.spec.suspend:
             say_running(conditions, filled, children, agents, count, settings)
-        say_scaling(conditions, children, job.status.desired_trainers)
+        say_scaling(conditions, children, job.status.desired_trainers, scaling)
     status = replace(_counted(job, children), agents=_view(job, agents, count, settings, now))
     if job.spec.suspend:
         status = replace(status, start_time=None)

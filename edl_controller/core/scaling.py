@@ -37,6 +37,9 @@ class ScalingView:
     records: tuple[ScaleRecord, ...] = ()
 
 
+NOT_SCALING = ScalingView()
+
+
 @dataclass(frozen=True, slots=True)
 class PodInService:
     """A trainer pod's uid and its readiness gate: ``True``, ``False``, ``Unset``; empty = it has no such gate."""

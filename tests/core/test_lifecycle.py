@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from edl_controller.api import timestamps
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS
-from edl_controller.api.meta import Condition, ObjectMeta, OwnerReference, is_true
+from edl_controller.api.meta import Condition, ObjectMeta, OwnerReference, find_condition, is_true
 from edl_controller.api.v1 import TrainingJob
 from edl_controller.api.workloads import Job, ReplicaSet
 from edl_controller.core.actions import Action, Create, Delete, Patch
 from edl_controller.core.children import NO_CHILDREN
 from edl_controller.core.lifecycle import decide
 from edl_controller.core.names import COORDINATION_ANNOTATION, IN_SERVICE_GATE
+from edl_controller.core.scaling import ScalingView
 from tests.core.jobs import NOW, OWN, SHARED, agents, condition, edited, training_job, with_phase
 from tests.core.world import World
 
@@ -132,6 +133,22 @@ def test_after_creation_the_parallelism_is_the_autoscalers() -> None:
     assert world.job.status.trainers == 4
     world.set_job(edited(world.job, trainer={"min-instance": 2, "max-instance": 3}))
     assert not next_steps(world), "the autoscaler obeys the new bounds"
+
+
+def test_what_the_autoscaler_is_about_is_said_with_its_reason() -> None:
+    """Also before the parallelism changes: a victim is asked to finish its task first."""
+    world = running()
+    world.scale(3)
+    world.settle()
+    view = ScalingView(desired=2, scaling=True, reason="a service waits for 1 core")
+    outcome = decide(world.job, world.children(), world.agents(), SHARED, world.now, view)
+    found = find_condition(outcome.status.conditions, "Scaling")
+    assert found is not None
+    assert (found.status, found.reason, found.message) == (
+        "True",
+        "Shrinking",
+        "to 2 trainers: a service waits for 1 core",
+    )
 
 
 def test_a_crashed_trainer_is_no_scaling() -> None:
@@ -264,12 +281,11 @@ def test_a_strangers_child_is_reported_and_left_alone(role: str, owned: bool) ->
 
 
 def test_success_needs_every_trainer_to_end_and_one_to_succeed() -> None:
-    world = running()
-    world.scale(3)
+    world = running(training_job(trainer={"entrypoint": "t", "min-instance": 3, "max-instance": 4}))
     world.settle()
     world.end_pod("trainer", "Succeeded")
     world.settle()
-    assert world.job.status.phase == "running", "two still work"
+    assert world.job.status.phase == "running", "two still work, and that is no lack"
     world.end_pod("trainer", "Failed")
     world.end_pod("trainer", "Succeeded")
     world.settle()
