@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -41,8 +42,10 @@ Environment (flags win):
   NO_COLOR           switches colours off
 
 \b
-Shell completion (bash; zsh and fish likewise), into your ~/.bashrc:
-  eval "$(_EDL_COMPLETE=bash_source edl)"
+Shell completion, also of the names of jobs:
+  bash, into ~/.bashrc:  eval "$(_EDL_COMPLETE=bash_source edl)"
+  zsh, into ~/.zshrc:    eval "$(_EDL_COMPLETE=zsh_source edl)"
+  fish:                  _EDL_COMPLETE=fish_source edl | source
 
 \b
 Examples:
@@ -74,7 +77,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (also after the command).")
 def program() -> None:
     """Elastic training jobs: submit them, look at them, change them.
 
@@ -92,8 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status; see ``edl --help``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in _before_dashes(given)
+    if debug:
+        given = [one for one in _before_dashes(given) if one != "--debug"] + given[len(_before_dashes(given)) :]
+    # Imported here, since it costs a start that only completes a word its time.
+    from edl_agent.cli import output
+
+    output.hold_standard_files()
     try:
-        result: Any = program.main(given, prog_name="edl", standalone_mode=False)
+        result: Any = program.main(given, prog_name=_called_as(), complete_var="_EDL_COMPLETE", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         with contextlib.suppress(OSError):  # stderr is closed or full
             error.show()
@@ -101,15 +112,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:  # the reader of stdout went away, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        output.silence()
         return 0
     except Exception as error:
-        if "--debug" in given:
+        if isinstance(error, OSError) and _is_of_stdout(error):
+            output.silence()
+            error = output.unwritable(error)
+        if debug:
             import traceback
 
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
         return report(error)
     return result if isinstance(result, int) else 0
+
+
+def _before_dashes(words: list[str]) -> list[str]:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _called_as() -> str:
+    return "kubectl edl" if os.path.basename(sys.argv[0]).startswith("kubectl") else "edl"
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether a write to stdout failed; errors of files carry their names."""
+    return error.filename is None and error.errno in (errno.EBADF, errno.ENOSPC, errno.EIO)
 
 
 __all__ = ["main", "program"]

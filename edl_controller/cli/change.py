@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import click
 
 from edl_controller import errors
 from edl_controller.cli.target import connected, namespace_option, root_option
+from edl_controller.cli.words import OBJECT_NAME
 
 if TYPE_CHECKING:
     from edl_controller.api.v1 import TrainingJob
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=OBJECT_NAME)
 @click.option("--min", "least", type=click.IntRange(0), help="Trainers that the job always keeps.")
 @click.option("--max", "most", type=click.IntRange(0), help="Trainers that it may have when there is room.")
 @click.option("--to", "exactly", type=click.IntRange(0), help="Exactly so many: both bounds.")
@@ -34,13 +37,16 @@ def scale(
         trainer = job.spec.trainer
         low = exactly if exactly is not None else trainer.min_instance if least is None else least
         high = exactly if exactly is not None else trainer.max_instance if most is None else most
+        if (low, high) == (trainer.min_instance, trainer.max_instance):
+            click.echo(f"trainingjob/{name} unchanged: {low}..{high} trainers")
+            return
         bounds = {"min-instance": low, "max-instance": high}
         _patch_checked(cluster, job, {"spec": {"trainer": bounds}})
     click.echo(f"trainingjob/{name} scaled to {low}..{high} trainers")
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", type=OBJECT_NAME)
 @namespace_option
 @root_option
 def suspend(names: tuple[str, ...], namespace: str, root: Path | None) -> None:
@@ -49,7 +55,7 @@ def suspend(names: tuple[str, ...], namespace: str, root: Path | None) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", type=OBJECT_NAME)
 @namespace_option
 @root_option
 def resume(names: tuple[str, ...], namespace: str, root: Path | None) -> None:
@@ -78,7 +84,7 @@ def _patch_checked(cluster: LocalCluster, job: TrainingJob, patch: dict[str, Any
     """Patch, unless the result would have faults that the job does not have now.
 
     Raises:
-        InvalidTrainingJob: names them.
+        ConfigurationError: names them.
     """
     from edl_controller.api.defaults import with_defaults
     from edl_controller.api.kinds import TRAINING_JOBS
@@ -89,13 +95,13 @@ def _patch_checked(cluster: LocalCluster, job: TrainingJob, patch: dict[str, Any
     before = set(validate(with_defaults(job)))
     new = [fault for fault in validate(with_defaults(after)) if fault not in before]
     if new:
-        raise errors.InvalidTrainingJob(new)
+        raise errors.ConfigurationError("; ".join(map(str, new)))
     meta = job.metadata
     cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, patch, uid=meta.uid)
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=OBJECT_NAME)
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Delete the jobs of this file; - is stdin.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until their pods are gone, too.")
@@ -123,28 +129,43 @@ def delete(
         if everything:
             targets += [(namespace, one.metadata.name) for one in cluster.list(TRAINING_JOBS, namespace).items]
         gone: list[TrainingJob] = []
+        missing: list[str] = []
         for where, name in dict.fromkeys(targets):
-            job = _read(cluster, where, name)
-            cluster.delete(TRAINING_JOBS, where, name, uid=job.metadata.uid)
-            gone.append(job)
+            try:
+                job = _read(cluster, where, name)
+                cluster.delete(TRAINING_JOBS, where, name, uid=job.metadata.uid)
+                gone.append(job)
+            except errors.NotFound:
+                missing.append(name)
+        if not targets:
+            click.echo(f"no trainingjobs found in namespace {namespace}", err=True)
+        end = time.monotonic() + timeout
         for job in gone:
             if wait:
-                _until_gone(cluster, job, timeout)
+                _until_gone(cluster, job, end)
             click.echo(f"trainingjob/{job.metadata.name} deleted")
+    if missing:
+        raise errors.NotFound(f"no trainingjob {', '.join(map(repr, missing))} in namespace {namespace!r}")
 
 
 _LOOK_EVERY = 0.2
 """Seconds between two looks at what is left of a deleted job."""
 
+_SAY_AFTER = 2.0
+"""Seconds after which people are told what is waited for."""
 
-def _until_gone(cluster: LocalCluster, job: TrainingJob, timeout: float) -> None:
+
+def _until_gone(cluster: LocalCluster, job: TrainingJob, end: float) -> None:
     from edl_controller.api.kinds import PODS
     from edl_controller.core.names import JOB_UID_LABEL
 
-    for _ in range(max(1, int(timeout / _LOOK_EVERY))):
-        left = cluster.list(PODS, job.metadata.namespace, labels={JOB_UID_LABEL: job.metadata.uid}).items
-        if not left:
-            return
+    meta, said = job.metadata, time.monotonic() + _SAY_AFTER
+    while left := cluster.list(PODS, meta.namespace, labels={JOB_UID_LABEL: meta.uid}).items:
+        names = ", ".join(one.metadata.name for one in left)
+        if time.monotonic() > end:
+            raise errors.Unavailable(f"trainingjob {meta.name!r} is deleted, but pods are still there: {names}")
+        if time.monotonic() > said:
+            said = float("inf")
+            with contextlib.suppress(OSError):  # stderr is closed or full
+                click.echo(f"trainingjob/{meta.name}: waiting for the end of {names}", err=True)
         threading.Event().wait(_LOOK_EVERY)
-    names = ", ".join(one.metadata.name for one in left)
-    raise errors.Unavailable(f"trainingjob {job.metadata.name!r} is deleted, but pods are still there: {names}")

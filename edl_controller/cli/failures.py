@@ -6,7 +6,10 @@ import contextlib
 
 import click
 
-OK, ABSENT, USAGE, UNREACHED, REFUSED, FAILED, INTERNAL = 0, 1, 2, 3, 5, 6, 70
+from edl_agent.cli.failures import StreamFailed
+from edl_controller.errors import Unavailable
+
+OK, ABSENT, USAGE, UNREACHED, REFUSED, FAILED, STREAMS, INTERNAL = 0, 1, 2, 3, 5, 6, 7, 70
 
 EXIT_STATUS_HELP = """\
   0   done
@@ -15,7 +18,13 @@ EXIT_STATUS_HELP = """\
   3   the cluster was not reached, or a wait ran out of time
   5   the cluster refused it: a conflict, no permission, an invalid object
   6   the job was waited for, and failed
-  70  a fault of edl itself (run again with --debug)"""
+  7   stdout cannot be written (closed, full)
+  70  a fault of edl itself (run again with --debug)
+  130 Ctrl-C; 143 SIGTERM"""
+
+
+class NotUp(Unavailable):
+    """There is no cluster to talk to."""
 
 
 def report(error: BaseException) -> int:
@@ -43,17 +52,20 @@ def _judge(error: BaseException) -> tuple[int, str]:
     from edl_controller import errors
 
     match error:
+        case StreamFailed():
+            return STREAMS, ""
         case errors.NotFound():
             return ABSENT, "`edl get tj -A` lists all jobs"
         case errors.ConfigurationError():
             return USAGE, ""
         case errors.InvalidTrainingJob() | errors.InvalidQuantity():
             return USAGE, "`edl example` prints a job with comments"
+        case NotUp():
+            return UNREACHED, "`edl local up` starts one; --root or EDL_LOCAL_ROOT names another folder"
         case errors.Unavailable():
-            return (
-                UNREACHED,
-                "`edl local status` tells whether the cluster of this machine is up; `edl local up` starts it",
-            )
+            return UNREACHED, ""
+        case errors.MissingExtra():
+            return USAGE, ""
         case errors.AlreadyExists():
             return REFUSED, "choose another name, or change the object that is there"
         case errors.Conflict():

@@ -14,11 +14,12 @@ from edl_controller.api.pods import Pod
 from edl_controller.api.v1 import TrainingJob
 from edl_controller.cli import rows
 from edl_controller.core import placement
+from edl_controller.runtime.plain_text import printable
 
 if TYPE_CHECKING:
     from edl_controller.cluster.port import ObjectReader
 
-_LINE_EVERY = 2.0
+_LINE_EVERY = 5.0
 """Seconds between plain lines while nothing happens."""
 
 _EVENTS_SHOWN = 12
@@ -76,20 +77,50 @@ def job_line(job: TrainingJob) -> str:
     """Return one job as a plain line."""
     status = job.status
     rate = f"  {status.agents.rate} samples/s" if status.agents and status.agents.rate else ""
+    return f"{counts(job)}{rate}"
+
+
+def counts(job: TrainingJob) -> str:
+    """Return what is told at once when it changes: phase, why it waits, trainers, pservers."""
+    status = job.status
+    waits = status.reason.partition(": ")[2] if status.phase in ("creating", "running") else ""
     return (
-        f"{job.metadata.name}: {status.phase or 'new'}  trainers {status.trainers}/{status.desired_trainers}"
-        f"  pservers {status.pservers}/{job.spec.pserver.min_instance or 0}{rate}"
+        f"{job.metadata.name}: {status.phase or 'new'}"
+        + (f" ({printable(waits)})" if waits else "")
+        + f"  trainers {status.trainers}/{status.desired_trainers}"
+        f"  pservers {status.pservers}/{job.spec.pserver.min_instance or 0}"
     )
 
 
+_TOLD_BY_THE_LINE = frozenset(
+    {
+        *("MasterStarting", "PserversStarting", "TrainersStarting", "ChildrenCreated", "EnoughReady", "WaitingForPods"),
+        *("Fresh", "Applied", "Valid", "Ended", "Settled"),
+    }
+)
+"""Reasons of events that say no more than the job's own line does."""
+
+_STARTING = 3
+"""A probe that failed less often is a program that still starts."""
+
+
 def worth_showing(event: Event) -> bool:
-    """Tell whether an event says something about training, or warns; each start of a pod does neither."""
-    return event.regarding.kind == TRAINING_JOBS.name or event.type == "Warning"
+    """Tell whether an event says something about training that the job's line does not, or warns.
+
+    Each start of a pod does neither, nor do the first failed probes of one that starts.
+    """
+    if event.reason == "Unhealthy":
+        return event.series is not None and event.series.count >= _STARTING
+    if event.regarding.kind == TRAINING_JOBS.name:
+        return event.reason not in _TOLD_BY_THE_LINE
+    return event.type == "Warning"
 
 
 def event_line(event: Event) -> str:
     """Return one event as a plain line."""
-    return f"{event.regarding.kind}/{event.regarding.name}: {event.reason}: {event.note}"
+    of_job = event.regarding.kind == TRAINING_JOBS.name
+    whose = event.regarding.name if of_job else f"{event.regarding.kind.lower()} {event.regarding.name}"
+    return printable(f"{whose}: {event.reason}: {event.note}")
 
 
 @dataclass
@@ -98,7 +129,7 @@ class PlainScreen:
 
     _next_line: float = 0.0
     _seen: set[str] = field(default_factory=set)
-    _last: tuple[str, ...] = ()
+    _last: dict[str, str] = field(default_factory=dict)
     _seconds: float = 0.0
 
     def show(self, overview: Overview) -> None:
@@ -108,13 +139,15 @@ class PlainScreen:
             if event.metadata.uid not in self._seen and worth_showing(event):
                 self._seen.add(event.metadata.uid)
                 self.say(event_line(event))
-        lines = tuple(map(job_line, overview.jobs))
-        counts = tuple(line.partition("samples")[0].rpartition("  ")[0] for line in lines)
-        if overview.seconds >= self._next_line or counts != self._last:
-            self._next_line, self._last = overview.seconds + _LINE_EVERY, counts
-            asked, room = overview.load
-            for line in lines:
-                self.say(f"{line}  cluster {asked / max(room, 1):.0%}")
+        asked, room = overview.load
+        now = {job.metadata.uid: counts(job) for job in overview.jobs}
+        all_of_them = overview.seconds >= self._next_line
+        for job in overview.jobs:
+            if all_of_them or now[job.metadata.uid] != self._last.get(job.metadata.uid):
+                self.say(f"{job_line(job)}  cluster {asked / max(room, 1):.0%}")
+        self._last = now
+        if all_of_them:
+            self._next_line = overview.seconds + _LINE_EVERY
 
     def say(self, text: str) -> None:
         """See `Screen`."""

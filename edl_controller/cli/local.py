@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,9 +18,10 @@ import click
 from edl_agent.cli.commands import Entry, LazyGroup
 from edl_controller import errors
 from edl_controller.cli.target import local_state, namespace_option, root_option
+from edl_controller.cli.target import serving as find_serving
 
 if TYPE_CHECKING:
-    from edl_controller.machine.local_state import LocalState
+    from edl_controller.machine.local_state import LocalState, Serving
 
 _ENTRIES = {
     "up": Entry("edl_controller.cli.local", "up", "Start the cluster of this machine."),
@@ -31,6 +33,9 @@ _ENTRIES = {
 _UP_WITHIN = 30.0
 _DOWN_WITHIN = 60.0
 """Seconds until a start or a stop counts as failed."""
+
+_SAY_AFTER = 3.0
+"""Seconds after which people are told what is waited for."""
 
 _LOOK_EVERY = 0.1
 """Seconds between two looks at a cluster that starts or stops."""
@@ -81,6 +86,7 @@ def up(foreground: bool, nodes: tuple[str, ...], images: Path | None, root: Path
         return
     state.make()
     with state.log.open("ab") as log:
+        begin = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "edl_controller.machine.serve", str(state.root), str(images or ""), *nodes],
             stdin=subprocess.DEVNULL,
@@ -88,17 +94,36 @@ def up(foreground: bool, nodes: tuple[str, ...], images: Path | None, root: Path
             stderr=log,
             start_new_session=True,
         )
-    end = time.monotonic() + _UP_WITHIN
-    while state.serving() is None:
-        if process.poll() is not None or time.monotonic() > end:
-            process.terminate()
-            raise errors.Unavailable(f"the cluster did not start; the end of {state.log}:\n{_end_of(state.log)}")
+    try:
+        serving = _until_served(state, process, begin)
+    except BaseException:  # also Ctrl-C: nobody would know of it
+        process.terminate()
+        raise
+    beside = "" if serving.pid == process.pid else "already "
+    click.echo(f"{beside}up (process {serving.pid}, {state.root})")
+
+
+def _until_served(state: LocalState, process: subprocess.Popen[bytes], begin: int) -> Serving:
+    """Wait until the cluster is up: started by this process, or by another one at the same moment.
+
+    Raises:
+        Unavailable: it did not start; with the end of the log, which began at ``begin``.
+    """
+    end, said = time.monotonic() + _UP_WITHIN, time.monotonic() + _SAY_AFTER
+    while (serving := state.serving()) is None:
+        failed = process.poll() is not None and not state.taken()
+        if failed or time.monotonic() > end:
+            raise errors.Unavailable(f"the cluster did not start; the end of {state.log}:\n{_end_of(state.log, begin)}")
+        if time.monotonic() > said:
+            said = float("inf")
+            click.echo("starting ...", err=True)
         threading.Event().wait(_LOOK_EVERY)
-    click.echo(f"up (process {process.pid}, {state.root})")
+    return serving
 
 
-def _end_of(path: Path) -> str:
-    return "\n".join("  " + line for line in path.read_text(errors="backslashreplace").splitlines()[-8:])
+def _end_of(path: Path, begin: int) -> str:
+    lines = path.read_bytes()[begin:].decode(errors="backslashreplace").splitlines()
+    return "\n".join("  " + line for line in lines[-8:])
 
 
 @click.command()
@@ -109,15 +134,25 @@ def down(purge: bool, root: Path | None) -> None:
     state = local_state(root)
     serving = state.serving()
     if serving is not None:
-        os.kill(serving.pid, signal.SIGTERM)
-        end = time.monotonic() + _DOWN_WITHIN
-        while state.serving() is not None:
-            if time.monotonic() > end:
-                raise errors.Unavailable(f"process {serving.pid} does not end; see {state.log}")
-            threading.Event().wait(_LOOK_EVERY)
+        _stop(state, serving.pid)
+    elif state.taken():
+        raise errors.Unavailable(f"the cluster in {state.root} starts or stops just now: try again")
     click.echo("down" if serving else "was not up")
     if purge:
         _purge(state)
+
+
+def _stop(state: LocalState, pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    end, said = time.monotonic() + _DOWN_WITHIN, time.monotonic() + _SAY_AFTER
+    while state.taken():
+        if time.monotonic() > end:
+            raise errors.Unavailable(f"process {pid} does not end; see {state.log}")
+        if time.monotonic() > said:
+            said = float("inf")
+            click.echo("waiting for the pods to end ...", err=True)
+        threading.Event().wait(_LOOK_EVERY)
 
 
 def _purge(state: LocalState) -> None:
@@ -134,21 +169,23 @@ def _purge(state: LocalState) -> None:
 def status(root: Path | None) -> None:
     """Tell whether the cluster of this machine is up, its nodes and its jobs."""
     from edl_controller.api.kinds import NODES, TRAINING_JOBS, Kind
-    from edl_controller.cli.get import show
+    from edl_controller.cli.get import Printer
+    from edl_controller.cli.rows import duration
     from edl_controller.cluster.local import LocalCluster
 
     state = local_state(root)
-    serving = state.serving()
-    if serving is None:
-        raise errors.Unavailable(f"no cluster is up in {state.root}")
+    serving = find_serving(root)
     click.echo(
-        f"up for {int(time.time() - serving.since)} s: process {serving.pid}, etcd {serving.endpoints}, {state.root}"
+        f"up for {duration(time.time() - serving.since)}: process {serving.pid}, etcd {serving.endpoints}, {state.root}"
     )
     with LocalCluster(serving.endpoints, prefix=serving.prefix) as cluster:
         shown: tuple[Kind[Any], ...] = (NODES, TRAINING_JOBS)
         for kind in shown:
             click.echo()
-            show(kind, cluster.list(kind).items, "wide", namespaces=kind.namespaced, single=False)
+            items = cluster.list(kind).items
+            Printer(kind, "wide", namespaces=kind.namespaced).show(items)
+            if not items:
+                click.echo(f"no {kind.plural}")
 
 
 @click.command()
@@ -181,5 +218,5 @@ def run(
     jobs = [place(job, namespace) for job in read_jobs(files)]
     if keep or root is not None:
         return run_jobs(local_state(root), nodes, images, jobs, timeout=timeout, plain=plain)
-    with tempfile.TemporaryDirectory(prefix="edl-local-") as folder:
+    with tempfile.TemporaryDirectory(prefix="edl-local-", ignore_cleanup_errors=True) as folder:
         return run_jobs(LocalState(Path(folder)), nodes, images, jobs, timeout=timeout, plain=plain)

@@ -6,8 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from edl_controller.api import timestamps
+from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.events import Event
-from edl_controller.api.kinds import EVENTS, JOBS, NODES, PODS, REPLICA_SETS, TRAINING_JOBS, Kind
+from edl_controller.api.kinds import (
+    CONFIG_MAPS,
+    EVENTS,
+    JOBS,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    SECRETS,
+    TRAINING_JOBS,
+    Kind,
+)
 from edl_controller.api.meta import is_true
 from edl_controller.api.nodes import Node
 from edl_controller.api.pods import Pod
@@ -79,11 +90,20 @@ def _node(node: Node, now: float) -> tuple[Row, Row]:
     return [ready, str(room.get("cpu", "")), str(room.get("memory", "")), str(room.get("pods", ""))], []
 
 
+def last_seen(event: Event) -> str:
+    """Return when an event happened last (RFC 3339)."""
+    return (event.series.last_observed_time if event.series else event.event_time) or ""
+
+
 def _event(event: Event, now: float) -> tuple[Row, Row]:
     times = event.series.count if event.series else 1
     return [event.type, event.reason, f"{event.regarding.kind}/{event.regarding.name}", str(times), event.note], [
         event.action
     ]
+
+
+def _content(one: Secret | ConfigMap, now: float) -> tuple[Row, Row]:
+    return [str(len(one.data))], []
 
 
 _Cells = Callable[[Any, float], tuple[Row, Row]]
@@ -95,18 +115,23 @@ _TABLES: dict[Kind[Any], tuple[Row, Row, _Cells]] = {
     REPLICA_SETS: (["DESIRED", "CURRENT", "READY"], [], _replica_set),
     NODES: (["STATUS", "CPU", "MEMORY", "PODS"], [], _node),
     EVENTS: (["TYPE", "REASON", "OBJECT", "TIMES", "NOTE"], ["ACTION"], _event),
+    SECRETS: (["DATA"], [], _content),
+    CONFIG_MAPS: (["DATA"], [], _content),
 }
 
 
 def header(kind: Kind[Any], *, wide: bool, namespaces: bool) -> Row:
-    """Return the titles of the columns."""
+    """Return the titles of the columns. Events are found by what they are about, not by their own names."""
     narrow, more, _ = _TABLES.get(kind, ([], [], None))
-    return [*(["NAMESPACE"] if namespaces else []), "NAME", *narrow, "AGE", *(more if wide else [])]
+    narrow = ["AGE", *narrow] if kind is EVENTS else ["NAME", *narrow, "AGE"]
+    return [*(["NAMESPACE"] if namespaces else []), *narrow, *(more if wide else [])]
 
 
 def row(kind: Kind[Any], obj: Any, now: float, *, wide: bool, namespaces: bool) -> Row:
     """Return the cells of one object. ``now``: Unix seconds."""
     meta = obj.metadata
-    age = duration(timestamps.age(meta.creation_timestamp, now)) if meta.creation_timestamp else "<unknown>"
+    since = last_seen(obj) if kind is EVENTS else meta.creation_timestamp
+    age = duration(timestamps.age(since, now)) if since else "<unknown>"
     cells, more = _TABLES[kind][2](obj, now) if kind in _TABLES else ([], [])
-    return [*([meta.namespace] if namespaces else []), meta.name, *cells, age, *(more if wide else [])]
+    cells = [age, *cells] if kind is EVENTS else [meta.name, *cells, age]
+    return [*([meta.namespace] if namespaces else []), *cells, *(more if wide else [])]

@@ -41,7 +41,11 @@ def read_jobs(files: tuple[str, ...]) -> list[TrainingJob]:
 
 
 def put(cluster: LocalCluster, job: TrainingJob) -> str:
-    """Create the job, or change the spec of the one that is there; returns what was done."""
+    """Create the job, or change the spec of the one that is there; returns what was done.
+
+    Raises:
+        Invalid: the job has begun with another number of pservers.
+    """
     from edl_controller.api.kinds import TRAINING_JOBS
     from edl_controller.core.merge_patch import difference
 
@@ -51,6 +55,7 @@ def put(cluster: LocalCluster, job: TrainingJob) -> str:
         return "created"
     except errors.AlreadyExists:
         there = cluster.get(TRAINING_JOBS, meta.namespace, meta.name)
+        _check_pservers(cluster, there, job)
         before, after = msgspec.to_builtins(there.spec), msgspec.to_builtins(job.spec)
         patch = {
             "spec": difference(before, after),
@@ -58,6 +63,30 @@ def put(cluster: LocalCluster, job: TrainingJob) -> str:
         }
         done = cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, patch, uid=there.metadata.uid)
         return "unchanged" if done.metadata.resource_version == there.metadata.resource_version else "configured"
+
+
+def _check_pservers(cluster: LocalCluster, there: TrainingJob, wanted: TrainingJob) -> None:
+    """Refuse what the controller would not do (it would say so by a condition only)."""
+    from edl_controller.api.defaults import with_defaults
+    from edl_controller.api.kinds import JOBS, REPLICA_SETS
+    from edl_controller.core.bring_up import pservers_in_effect
+    from edl_controller.core.children import collect_children
+
+    if there.status.completion_time:
+        return
+    namespace = there.metadata.namespace
+    children = collect_children(
+        there, cluster.list(REPLICA_SETS, namespace).items, cluster.list(JOBS, namespace).items, ()
+    )
+    if children.pserver is None and children.trainer is None:
+        return
+    now = pservers_in_effect(with_defaults(there), children)
+    new = with_defaults(wanted).spec.pserver.min_instance or 0
+    if new != now:
+        raise errors.Invalid(
+            f"trainingjob {there.metadata.name!r} runs with {now} pservers and cannot go on with {new}: its"
+            " parameters are shared out by their number. Delete it first, or submit it under another name"
+        )
 
 
 @click.command()
@@ -79,7 +108,7 @@ def submit(
     jobs = [place(job, namespace) for job in read_jobs(files)]
     if dry_run:
         for job in jobs:
-            click.echo(f"trainingjob/{job.metadata.name} would be submitted")
+            click.echo(f"trainingjob/{job.metadata.name} would be submitted to namespace {job.metadata.namespace}")
         return 0
     with connected(root) as cluster:
         for job in jobs:

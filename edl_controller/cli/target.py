@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edl_controller import errors
+from edl_controller.cli.failures import NotUp
 
 if TYPE_CHECKING:
     from edl_controller.cluster.local import LocalCluster
-    from edl_controller.machine.local_state import LocalState
+    from edl_controller.machine.local_state import LocalState, Serving
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,18 +49,28 @@ def local_state(root: Path | None) -> LocalState:
     return LocalState(root or default_root())
 
 
+def serving(root: Path | None) -> Serving:
+    """Return where the cluster of this machine is reached.
+
+    Raises:
+        NotUp: none is up.
+    """
+    state = local_state(root)
+    found = state.serving()
+    if found is None:
+        raise NotUp(f"no cluster is up in {state.root}")
+    return found
+
+
 @contextlib.contextmanager
 def connected(root: Path | None) -> Iterator[LocalCluster]:
     """Connect to the cluster that is up.
 
     Raises:
-        Unavailable: none is.
+        NotUp: none is.
     """
     from edl_controller.cluster.local import LocalCluster
 
-    state = local_state(root)
-    serving = state.serving()
-    if serving is None:
-        raise errors.Unavailable(f"no cluster is up in {state.root}")
-    with LocalCluster(serving.endpoints, prefix=serving.prefix) as cluster:
+    where = serving(root)
+    with LocalCluster(where.endpoints, prefix=where.prefix) as cluster:
         yield cluster

@@ -111,9 +111,10 @@ class LocalState:
             serving = msgspec.json.decode((self.root / "state.json").read_bytes(), type=Serving)
         except (OSError, msgspec.MsgspecError):
             return None
-        return serving if self._is_served() else None
+        return serving if self.taken() else None
 
-    def _is_served(self) -> bool:
+    def taken(self) -> bool:
+        """Tell whether a process serves the cluster, starts or stops it."""
         if self._lock is not None:
             return True
         try:

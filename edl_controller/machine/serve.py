@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
 from pathlib import Path
 
+from edl_controller.errors import EdlControllerError
 from edl_controller.machine import node_sizes
 from edl_controller.machine.local_state import LocalState
 from edl_controller.machine.node.images import Images
@@ -30,9 +32,13 @@ def serve(state: LocalState, nodes: tuple[str, ...], images: Path | None) -> Non
 
 def main() -> int:
     """Serve what the command line says: root, file of images or ``""``, nodes."""
-    logs.configure()
+    logs.configure("text")
     root, images, *nodes = sys.argv[1:]
-    serve(LocalState(Path(root)), tuple(nodes), Path(images) if images else None)
+    try:
+        serve(LocalState(Path(root)), tuple(nodes), Path(images) if images else None)
+    except EdlControllerError as error:
+        logging.getLogger(__name__).error("%s", error)
+        return 1
     return 0
 
 
