@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ def tree(mark: str, how: str = "stay") -> dict[str, Any]:
 
 
 def grown(mark: str, pods: int = 1) -> None:
-    eventually(lambda: len(processes_with(mark)) >= FAMILY * pods, 10, lambda: f"the tree {processes_with(mark)}")
+    """Wait until the trees are whole: a process in the middle of a fork or an exec is not counted right."""
+    for _ in range(3):
+        eventually(lambda: len(processes_with(mark)) == FAMILY * pods, 10, lambda: f"the tree {processes_with(mark)}")
+        time.sleep(0.05)
 
 
 def nothing_left(mark: str, timeout: float = 5.0) -> None:

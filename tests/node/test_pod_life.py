@@ -517,8 +517,8 @@ def test_a_pod_deleted_while_the_node_was_away(room: Room) -> None:
 
 
 def test_signals_of_the_users_reach_the_group(node: Room) -> None:
-    node.run("p", shell(f"trap 'kill %1; exit 9' USR1; sleep {NAP} & wait"))
-    node.ready("p")
+    node.run("p", shell(f"trap 'kill %1; exit 9' USR1; sleep {NAP} & echo up; wait"))
+    node.up("p")
     pid = eventually(lambda: processes_with(f"exit 9' USR1; sleep {NAP}"), 5)[0]
     os.kill(pid, signal.SIGUSR1)
     assert of(node.phase("p", "Failed"), "c0").state.terminated.exit_code == 9  # type: ignore[union-attr]

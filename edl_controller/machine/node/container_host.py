@@ -26,6 +26,7 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,11 +56,9 @@ class ContainerGuard(guard.Guard):
     def run(self, argv: list[str]) -> None:
         """As the guard's; mount points that had to be made are removed at the end."""
         try:
-            targets = [target for _, target, _ in self._order["mounts"]]
-            for source, target, _ in self._order["mounts"]:
-                if not any(target.startswith(other.rstrip("/") + "/") for other in targets):
-                    self._points.make(target, folder=os.path.isdir(source))
+            self._points.make(self._order["mounts"])
         except OSError as error:
+            self._points.remove()
             self._tell(f"failed {error.errno} no place to mount: {error.strerror}: {error.filename}")
             return
         try:
@@ -125,17 +124,24 @@ class MountPoints:
     def __init__(self) -> None:
         self._held: list[tuple[str, int]] = []
 
-    def make(self, path: str, *, folder: bool) -> None:
-        """Use a mount point, made where it is missing. Raises OSError."""
+    def make(self, mounts: list[tuple[str, str, bool]]) -> None:
+        """Use the targets of ``mounts``, made where they are missing; not those in another target. Raises OSError."""
+        if not mounts:
+            return
+        targets = [target for _, target, _ in mounts]
+        with _alone():
+            for source, target, _ in mounts:
+                if not any(target.startswith(other.rstrip("/") + "/") for other in targets):
+                    self._make(target, folder=os.path.isdir(source))
+
+    def _make(self, path: str, *, folder: bool) -> None:
         parts = [path]
         while parts[-1] != os.path.dirname(parts[-1]):
             parts.append(os.path.dirname(parts[-1]))
         for part in reversed(parts):
-            while not self._use(part, folder=folder or part != path, always=part == path):
-                pass
+            self._use(part, folder=folder or part != path, always=part == path)
 
-    def _use(self, path: str, *, folder: bool, always: bool) -> bool:
-        """Make and hold one of them; False = it was removed meanwhile."""
+    def _use(self, path: str, *, folder: bool, always: bool) -> None:
         made = True
         try:
             if folder:
@@ -147,37 +153,42 @@ class MountPoints:
                 raise
             made = False
         if not (made or always or _is_marked(path)):
-            return True
+            return
         descriptor = os.open(path, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.fstat(descriptor).st_nlink == 0 or not os.path.exists(path):
-            os.close(descriptor)
-            return False
         if made:
             with contextlib.suppress(OSError):
                 os.setxattr(path, _MARK, b"1")
         self._held.append((path, descriptor))
-        return True
 
     def remove(self) -> None:
         """Give all back; those that were made, that nobody else uses and that are empty are removed."""
-        for path, descriptor in reversed(self._held):
-            # Given back first: of two that end together, the one that looks last finds no other.
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                if not _is_marked(path):
-                    continue
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
+        if not self._held:
+            return
+        with _alone():
+            for path, descriptor in reversed(self._held):
+                with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.path.isdir(path):
-                        os.rmdir(path)
-                    else:
-                        os.unlink(path)
-                finally:
-                    os.close(descriptor)
+                    if _is_marked(path):
+                        if os.path.isdir(path):
+                            os.rmdir(path)
+                        else:
+                            os.unlink(path)
+                os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other guard of the machine makes or removes mount points meanwhile."""
+    descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_LOCK = "/run/edl-mount-points.lock"
 _MARK = "trusted.edl.mount-point"
 
 

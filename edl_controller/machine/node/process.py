@@ -157,7 +157,7 @@ class ProcessHost:
             descriptors = [theirs.fileno(), memory.fileno()]
             try:
                 socket.send_fds(self._connected(), [b"start"], descriptors)
-            except BrokenPipeError:  # the host was killed
+            except (BrokenPipeError, ConnectionResetError):  # the host was killed
                 self._disconnect()
                 socket.send_fds(self._connected(), [b"start"], descriptors)
         process = Process(self._loop, mine, news, self._processes.discard)
