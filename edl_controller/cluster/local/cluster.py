@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import secrets
 import threading
 import time
@@ -20,11 +19,12 @@ from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.endpoints import parse_endpoints
 from edl_agent.etcd.kv import KeyValue, Kv
 from edl_agent.etcd.watch import WatchStream
-from edl_agent.watch_cursor import EventType, Step, WatchEvent
+from edl_agent.watch_cursor import EventType, WatchEvent
 from edl_controller import errors
 from edl_controller.api.kinds import ApiObject, Kind, kind_of
 from edl_controller.api.meta import ObjectMeta
 from edl_controller.cluster.local.keys import DEFAULT_PREFIX, ObjectKeys
+from edl_controller.cluster.local.shared_watch import SharedWatch, Subscription
 from edl_controller.cluster.local.store import CALL_DEADLINE, cluster_errors
 from edl_controller.cluster.port import Change, Listing, Propagation, Stop, Subresource
 from edl_controller.cluster.workloads import WorkloadCalls
@@ -59,6 +59,8 @@ class LocalCluster(WorkloadCalls):
         self._kv = Kv(self._connection)
         self._keys = ObjectKeys(prefix)
         self._now = now
+        self._watching = threading.Lock()
+        self._shared: SharedWatch | None = None
         self._queues = tuple(threading.Lock() for _ in range(_QUEUES))
 
     def __enter__(self) -> LocalCluster:
@@ -95,33 +97,42 @@ class LocalCluster(WorkloadCalls):
 
     def watch(self, kind: Kind[T], namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[T]]:
         """See `ObjectReader.watch`."""
-        stream = WatchStream(
-            self._connection,
-            [self._keys.range(kind, namespace)],
-            int(resource_version) + 1,
-            self._clock,
-            chosen=True,
-            previous=True,
-        )
-        inbox: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(stream, inbox), name=f"edl-watch-{kind.plural}", daemon=True).start()
+        news = self._subscribe(self._keys.range(kind, namespace), int(resource_version) + 1, stop)
         try:
             while not stop.is_set():
-                try:
-                    step = inbox.get(timeout=_STOP_SEEN)
-                except queue.Empty:
-                    continue
-                if step is None:
+                one = news.inbox.get()
+                if one is None:
                     return
-                if isinstance(step, BaseException):
+                if isinstance(one, BaseException):
                     with cluster_errors():
-                        raise step
-                for event in step.events:
-                    yield _change(kind, event)
-                if not step.events:
-                    yield Change("BOOKMARK", None, str(step.cursor.next_revision - 1))
+                        raise one
+                if isinstance(one, int):
+                    yield Change("BOOKMARK", None, str(one))
+                    continue
+                if one.meaning is None:
+                    one.meaning = _change(kind, one.event)
+                yield one.meaning
         finally:
-            stream.cancel()
+            news.leave()
+
+    def _subscribe(self, wanted: tuple[bytes, bytes], revision: int, stop: Stop) -> Subscription:
+        with self._watching:
+            if self._shared is None or self._shared.is_over:
+                self._shared = self._shared_watch(self._keys.everything, revision)
+            joined = self._shared.join(*wanted, revision, stop)
+            if joined is None:  # it fell silent just now, or does not remember what is wanted: a stream of its own
+                joined = self._shared_watch(wanted, revision).join(*wanted, revision, stop)
+            assert joined is not None, "a new one begins where it is wanted"
+            return joined
+
+    def _shared_watch(self, keys: tuple[bytes, bytes], revision: int) -> SharedWatch:
+        def open_stream(revision: int) -> WatchStream:
+            return WatchStream(self._connection, [keys], revision, self._clock, previous=True)
+
+        def newest() -> int:
+            return self._kv.range(keys[0], b"", self._deadline())[1]
+
+        return SharedWatch(open_stream, newest, revision, self._clock)
 
     # --- writing ---
 
@@ -228,20 +239,6 @@ class LocalCluster(WorkloadCalls):
 
     def _deadline(self) -> float:
         return self._clock.monotonic() + CALL_DEADLINE
-
-
-_STOP_SEEN = 0.5
-"""Seconds within which a watch sees that it is to stop."""
-
-
-def _pump(stream: WatchStream, inbox: queue.SimpleQueue[Step | BaseException | None]) -> None:
-    """Carry answers over, so that whoever takes them can also see the stop."""
-    try:
-        for step in stream.steps():
-            inbox.put(step)
-        inbox.put(None)
-    except Exception as error:
-        inbox.put(error)
 
 
 def _versioned(obj: T, revision: int) -> T:

@@ -27,3 +27,9 @@ class ObjectKeys:
         if namespace and kind.namespaced:
             start += f"{namespace}/"
         return start.encode(), prefix_end(start.encode())
+
+    @property
+    def everything(self) -> tuple[bytes, bytes]:
+        """Start and exclusive end of all objects."""
+        start = f"{self.prefix}/".encode()
+        return start, prefix_end(start)
