@@ -21,6 +21,9 @@ from tests.contract.light_node import LightNodes
 
 _numbers = itertools.count(1)
 
+QUIET = 0.3
+"""Seconds without a write after which nothing is on its way any more."""
+
 
 @functools.cache
 def _etcd() -> EtcdServer:
@@ -47,8 +50,20 @@ class LocalWorld:
         eventually(lambda: self._loops.has_synced, 10.0)
 
     def settle(self, seconds: float = 0.0) -> None:
-        # As for a real cluster: nobody can tell when it is quiet; the loop of Jobs gathers events for a second, too.
-        time.sleep(seconds or 1.2)
+        if seconds:
+            time.sleep(seconds)
+            return
+        # Quiet: no loop has anything to do, and nobody has written anything for a while.
+        seen, since = "", time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal seen, since
+            now = self.cluster.list(NODES).resource_version
+            if now != seen or not self._loops.is_idle():
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since >= QUIET
+
+        eventually(quiet, 10.0, "a quiet cluster", interval=0.02)
 
     def add_node(
         self,
