@@ -21,14 +21,17 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: reference help setup demo demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane
+.PHONY: reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(VENV)/.ready ## make the virtual environment .venv from the lock file (all other targets do it by themselves)
 
-demo: $(VENV)/.ready ## train on handwritten digits while pservers and trainers come, go and are killed (DEMO_ARGS="--svg PATH")
+demo: $(VENV)/.ready ## a TrainingJob on a cluster of this machine: it grows, gives room to a service, survives a killed pserver (DEMO_ARGS="--svg PATH")
+	@$(PY) -m examples.digits.cluster_demo $(DEMO_ARGS)
+
+demo-agents: $(VENV)/.ready ## the same training by the agents alone: pservers and trainers come, go and are killed (DEMO_ARGS="--svg PATH")
 	@$(PY) -m examples.digits.demo $(DEMO_ARGS)
 
 demo-slots: $(VENV)/.ready ## a real etcd and pservers that come, die and are replaced, as a live table

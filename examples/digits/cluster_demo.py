@@ -17,20 +17,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from edl_agent import EtcdClient
+from edl_agent.errors import EdlAgentError
+from edl_agent.tasks import TaskQueue
 from edl_controller import errors
 from edl_controller.api import submission
 from edl_controller.api.meta import LabelSelector, ObjectMeta, is_true
 from edl_controller.api.pods import Container, Pod, PodSpec, PodTemplateSpec, ResourceRequirements
-from edl_controller.api.v1 import TrainingJob
 from edl_controller.api.workloads import ReplicaSet, ReplicaSetSpec
+from edl_controller.cli.agents import meeting_point
 from edl_controller.cli.live_table import Overview, Screen, make_screen
-from edl_controller.cli.local_run import follow
+from edl_controller.cli.local_run import follow, leaving_in_order, log_into
+from edl_controller.cli.logs import find_logs
 from edl_controller.machine import node_sizes
 from edl_controller.machine.local_state import LocalState
 from edl_controller.machine.node.images import ImageMapping, Images
 from edl_controller.machine.one_machine import OneMachine
 
 from . import chart
+from .trainer import TASK
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.yaml")
@@ -45,7 +50,13 @@ ROOM_WITHIN = 10.0
 STAYS = 8.0
 """Seconds that the service stays."""
 
+CALM = 4.0
+"""Seconds between two things that happen, so that each shows in the picture."""
+
 LONGEST = 150.0
+
+_RATE_OVER = 2.0
+"""Seconds over which images per second are counted."""
 
 
 class Failed(Exception):
@@ -73,9 +84,10 @@ def service() -> ReplicaSet:
 class Story:
     """What is done to the job while it runs, one step after the other, and what was seen."""
 
-    def __init__(self, machine: OneMachine, screen: Screen) -> None:
-        self._machine, self._screen = machine, screen
+    def __init__(self, machine: OneMachine, screen: Screen, logs: Path) -> None:
+        self._machine, self._screen, self._logs = machine, screen, logs
         self.looks: list[Overview] = []
+        self.images = ImagesSeen()
         self.marks: list[tuple[float, str]] = []
         self.figures: list[tuple[str, str]] = []
         self.over = False
@@ -85,6 +97,7 @@ class Story:
     def look(self, overview: Overview) -> None:
         """Take one look at the cluster; go on to the next step when the present one is done."""
         self.looks.append(overview)
+        self.images.look(overview)
         if not self.over and self._done(overview):
             following = next(self._steps, None)
             self.over = following is None
@@ -117,14 +130,16 @@ class Story:
         began = self._now()
         yield lambda overview: trainers(overview) >= most
         self.figures.append(("the service went -> its room is used again", f"{self._now() - began:.1f} s"))
+        following = self._now() + CALM
+        yield lambda overview: overview.seconds >= following
         victim = next(pod for pod in self.looks[-1].pods if "-pserver-" in pod.metadata.name)
         kill(victim)
         began = self._now()
         self._say("SIGKILL pserver", f"SIGKILL to the program of {victim.metadata.name}")
-        yield lambda overview: any(is_same(pod, victim) and restarts(pod) and is_ready(pod) for pod in overview.pods)
-        took = self._now() - began
-        self._say("restored", f"{victim.metadata.name} is back after {took:.1f} s, from its checkpoint")
-        self.figures.append(("pserver killed -> it serves again", f"{took:.1f} s, the lease being 3 s"))
+        yield lambda _: restored(self._logs, victim) is not None
+        took, found = self._now() - began, restored(self._logs, victim)
+        self._say("restored", f"{victim.metadata.name} serves again after {took:.1f} s: {found}")
+        self.figures.append(("pserver killed -> it serves again", f"{took:.1f} s: {found}"))
 
     def _now(self) -> float:
         return self.looks[-1].seconds
@@ -132,6 +147,41 @@ class Story:
     def _say(self, mark: str, text: str) -> None:
         self.marks.append((self._now(), mark))
         self._screen.say(text)
+
+
+class ImagesSeen:
+    """Counts the images of finished tasks, by the records in the job's own etcd."""
+
+    def __init__(self) -> None:
+        self._client: EtcdClient | None = None
+        self.counts: list[tuple[float, int]] = [(0.0, 0)]
+
+    def look(self, overview: Overview) -> None:
+        """Take one look, while there is a job that runs and an etcd."""
+        job = next((one for one in overview.jobs if not one.status.completion_time), None)
+        meeting = meeting_point(job, overview.pods, "") if job else None
+        if meeting is None:
+            return
+        if self._client is None:
+            self._client = EtcdClient(",".join(meeting.endpoints), prefix=meeting.prefix)
+        try:
+            progress = TaskQueue(self._client, "demo").progress()
+        except EdlAgentError:
+            return
+        passes = [*progress.history, *([progress.current] if progress.current else [])]
+        self.counts.append((overview.seconds, sum(one.finished for one in passes) * TASK))
+
+    def rates(self) -> list[tuple[float, float]]:
+        """Images per second at each look, over the last `_RATE_OVER` seconds."""
+        found = []
+        for seconds, images in self.counts:
+            then, before = next(one for one in self.counts if one[0] >= seconds - _RATE_OVER)
+            found.append((seconds, (images - before) / (seconds - then) if seconds > then else 0.0))
+        return found
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.shutdown()
 
 
 def demand(holds: object, what: str) -> None:
@@ -151,12 +201,14 @@ def is_ready(pod: Pod) -> bool:
     return is_true(pod.status.conditions, "Ready") and pod.metadata.deletion_timestamp is None
 
 
-def is_same(pod: Pod, other: Pod) -> bool:
-    return pod.metadata.uid == other.metadata.uid
-
-
-def restarts(pod: Pod) -> int:
-    return sum(one.restart_count for one in pod.status.container_statuses)
+def restored(logs: Path, pod: Pod) -> str | None:
+    """What the pserver said when it began again; None: not yet."""
+    for file in find_logs(logs, pod.metadata.namespace):
+        if file.pod == pod.metadata.name and file.restart:
+            said = re.search(r"pserver \d+ epoch \d+: restored step \d+", file.path.read_text())
+            if said:
+                return said[0]
+    return None
 
 
 def kill(pod: Pod) -> None:
@@ -183,10 +235,11 @@ def accuracy(logs: Path) -> float:
     return max(found)[1]
 
 
-def picture(looks: list[Overview], marks: list[tuple[float, str]], good: float) -> str:
+def picture(
+    looks: list[Overview], rates: list[tuple[float, float]], marks: list[tuple[float, str]], good: float
+) -> str:
     counts = [(one.seconds, float(trainers(one))) for one in looks]
     loads = [(one.seconds, 100 * one.load[0] / max(one.load[1], 1)) for one in looks]
-    rates = [(one.seconds, rate(one.jobs[0])) for one in looks if one.jobs]
     panels = [
         chart.Panel("trainers", "#1565c0", counts, [0, 2, 4, 6, 8], steps=True),
         chart.Panel("% of the cluster asked for", "#00695c", loads, [0, 50, 100], steps=True),
@@ -197,30 +250,29 @@ def picture(looks: list[Overview], marks: list[tuple[float, str]], good: float) 
     return chart.draw(title, about, panels, marks, looks[0].seconds, looks[-1].seconds)
 
 
-def rate(job: TrainingJob) -> float:
-    return float(job.status.agents.rate or 0) if job.status.agents else 0.0
-
-
 def run(folder: Path, options: argparse.Namespace) -> None:
     began = time.monotonic()
     job = submission.read(JOB.read_text())[0]
     state = LocalState(folder)
     images = Images({"*": ImageMapping(virtualenv=sys.prefix, working_dir=str(ROOT))})
-    with OneMachine(state, node_sizes.read(NODES), images=images, durable=False) as machine:
+    state.make()
+    machine = OneMachine(state, node_sizes.read(NODES), images=images, durable=False)
+    with log_into(state.log), leaving_in_order(), machine:
         screen = make_screen(options.plain)
+        story = Story(machine, screen, state.nodes)
         try:
             machine.cluster.create(job)
-            story = Story(machine, screen)
             last = follow(machine, screen, [job], timeout=LONGEST, at_each_look=story.look)
         finally:
             screen.close()
+            story.images.close()
     ended = last.jobs[0]
     demand(ended.status.phase == "succeeded", f"the job {ended.status.phase}: {ended.status.reason}")
     demand(story.over, "the job ended before the story")
     good = accuracy(state.nodes)
     demand(good >= GOOD, f"only {good:.1%} of the held-out images were recognised")
     if options.svg:
-        options.svg.write_text(picture(story.looks, story.marks, good), encoding="utf-8")
+        options.svg.write_text(picture(story.looks, story.images.rates(), story.marks, good), encoding="utf-8")
     print()
     for what, value in (
         *story.figures,
@@ -236,9 +288,8 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, metavar="PATH", help="draw what happened")
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with tempfile.TemporaryDirectory(prefix="digits-") as folder:
+        with tempfile.TemporaryDirectory(prefix="digits-", ignore_cleanup_errors=True) as folder:
             run(Path(folder), options)
     except (Failed, errors.EdlControllerError) as error:
         print(f"demo: failed: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """A training job of two pservers and one to four trainers, some of which are killed; beside the same job left in peace.
 
-`make demo` runs it, against a real etcd, with real processes and signals. It ends with an error unless everything that
+`make demo-agents` runs it, against a real etcd, with real processes and signals. It ends with an error unless all that
 it promises was seen: every image of every pass, the killed pserver's index restored from its checkpoint, the killed
 trainer's task done by another, and a network as good as the undisturbed one.
 """

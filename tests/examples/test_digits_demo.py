@@ -1,4 +1,4 @@
-"""`make demo` does what it promises, says so when it does not, and leaves nothing behind."""
+"""`make demo-agents` does what it promises, says so when it does not, and leaves nothing behind."""
 
 from __future__ import annotations
 
