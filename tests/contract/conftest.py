@@ -31,9 +31,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 def _open(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "kube":
+        from edl_controller.cluster.kube import KubeCluster, kubeconfig
         from tests.contract.kube_world import KubeWorld
 
-        return KubeWorld(request.getfixturevalue("control_plane"), request.getfixturevalue("light_nodes"))
+        control_plane = request.getfixturevalue("control_plane")
+        cluster = KubeCluster(kubeconfig(control_plane.kubeconfig))
+        request.addfinalizer(cluster.close)
+        return KubeWorld(control_plane, request.getfixturevalue("light_nodes"), cluster)
     module = f"tests.contract.{request.param}_world"
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not there: no world is made of the cluster {request.param!r} yet")

@@ -86,7 +86,7 @@ def kubeconfig(path: str | Path | None = None, context: str | None = None) -> Cr
         )
         configuration = Configuration()
         loader.load_and_set(configuration)
-        if not _has_exec_plugin(merger.config, loader.current_context["context"].safe_get("user")):
+        if not _has_exec_plugin(merger.config, loader.current_context["context"].get("user")):
             return Loaded(configuration)
         if not (configuration.cert_file or _authorization(configuration)):
             # The official client only logs that; without credentials we would be somebody else.
