@@ -18,7 +18,7 @@ from tests.cli.command import environment
 from tests.examples.digits_processes import processes_with
 
 
-def run(*argv: str) -> subprocess.CompletedProcess[str]:
+def run(*argv: str, seconds: float = 150.0) -> subprocess.CompletedProcess[str]:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     done = subprocess.run(
         [sys.executable, *argv],
@@ -26,7 +26,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
         env=environment({"DIGITS_TEST": mark}),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=seconds,
         check=False,
     )
     eventually(lambda: not processes_with(f"DIGITS_TEST={mark}"), 5.0, "end of all processes of the demo")
