@@ -43,7 +43,7 @@ class _Wire(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What is read off the wire. `Raw` parts are looked up by their bytes before they are decoded."""
 
 
-class _Meta(_Wire):
+class _Meta(_Wire, frozen=True):
     name: str
     uid: str = ""
     resource_version: str = ""
@@ -58,13 +58,13 @@ class _Meta(_Wire):
     finalizers: msgspec.Raw = _ABSENT
 
 
-class _Container(_Wire):
+class _Container(_Wire, frozen=True):
     name: str
     resources: msgspec.Raw = _ABSENT
     restart_policy: str | None = None
 
 
-class _Spec(_Wire):
+class _Spec(_Wire, frozen=True):
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
     node_name: str = ""
@@ -80,7 +80,7 @@ class _Spec(_Wire):
     overhead: msgspec.Raw = _ABSENT
 
 
-class _ContainerStatus(_Wire):
+class _ContainerStatus(_Wire, frozen=True):
     name: str
     ready: bool = False
     started: bool | None = None
@@ -89,7 +89,7 @@ class _ContainerStatus(_Wire):
     last_state: ContainerState | None = None
 
 
-class _Status(_Wire):
+class _Status(_Wire, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -103,18 +103,18 @@ class _Status(_Wire):
 _NO_STATUS = _Status()
 
 
-class _Pod(_Wire):
+class _Pod(_Wire, frozen=True):
     metadata: _Meta
     spec: _Spec
     status: _Status = _NO_STATUS
 
 
-class _Page(_Wire):
+class _Page(_Wire, frozen=True):
     metadata: ListMeta = ListMeta()
     items: list[_Pod] | None = None
 
 
-class _Line(_Wire):
+class _Line(_Wire, frozen=True):
     type: str
     object: _Pod
 
@@ -123,18 +123,19 @@ class _Shared(Generic[V]):
     """Decodes each text once. Threads may share it: at worst a text is decoded twice."""
 
     def __init__(self, decode: Callable[[bytes], V], default: V) -> None:
-        self._decode = decode
-        self._known: dict[bytes, V] = {b"": default, b"null": default}
-        self._default = default
+        self._decode, self._default = decode, default
+        self._known: dict[bytes, V] = {}
 
     def of(self, raw: msgspec.Raw) -> V:
+        if raw is _ABSENT:
+            return self._default
         text = bytes(raw)
         value = self._known.get(text)
         if value is None:
-            if text in (b"", b"null"):
+            if text == b"null":
                 return self._default
-            if len(self._known) > REMEMBERED:
-                self._known = {b"": self._default, b"null": self._default}
+            if len(self._known) >= REMEMBERED:
+                self._known = {}
             value = self._known[text] = self._decode(text)
         return value
 
