@@ -8,13 +8,27 @@ from pathlib import Path
 
 WRITTEN_WITH = (3, 11)
 HERE = Path(__file__).parent
-MODULES = ("edl_agent", "edl_agent.tasks", "edl_agent.checkpoints", "edl_agent.testing")
+MODULES = (
+    "edl_agent",
+    "edl_agent.tasks",
+    "edl_agent.checkpoints",
+    "edl_agent.testing",
+    "edl_controller",
+    "edl_controller.errors",
+)
+    "edl_agent",
+    "edl_agent.tasks",
+    "edl_agent.checkpoints",
+    "edl_agent.testing",
+    "edl_controller",
+    "edl_controller.errors",
+)
 HEAD = """# Reference
 
 Written by `make reference` from the docstrings; `make check` compares. Do not edit by hand.
 
 The pages that explain: [agent.md](agent.md), [tasks.md](tasks.md), [checkpoints.md](checkpoints.md),
-[membership-report-drain.md](membership-report-drain.md).
+[membership-report-drain.md](membership-report-drain.md), [training-jobs.md](training-jobs.md).
 """
 
 
@@ -43,7 +57,7 @@ def members_of(kind: type) -> list[tuple[str, object]]:
     found = []
     for name, member in inspect.getmembers(kind):
         plain = member.fget if isinstance(member, property) else member
-        ours = (getattr(plain, "__module__", None) or "").startswith("edl_agent")
+        ours = (getattr(plain, "__module__", None) or "").startswith(("edl_agent", "edl_controller"))
         if not name.startswith("_") and ours and inspect.getdoc(plain):
             found.append((name, member))
     return found
