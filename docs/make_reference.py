@@ -16,13 +16,6 @@ MODULES = (
     "edl_controller",
     "edl_controller.errors",
 )
-    "edl_agent",
-    "edl_agent.tasks",
-    "edl_agent.checkpoints",
-    "edl_agent.testing",
-    "edl_controller",
-    "edl_controller.errors",
-)
 HEAD = """# Reference
 
 Written by `make reference` from the docstrings; `make check` compares. Do not edit by hand.
