@@ -90,6 +90,7 @@ class LocalState:
                 serving = self.serving()
                 who = f" (process {serving.pid})" if serving else ""
                 raise errors.Unavailable(f"the cluster in {self.root} is served by another process{who}") from None
+        (self.root / "state.json").unlink(missing_ok=True)  # of a process that was killed: nothing is served yet
         self._lock = file
 
     def announce(self, serving: Serving) -> None:
