@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edl_controller import errors
-from edl_controller.cli.target import connected, namespace_option, root_option
+from edl_controller.cli.failures import NotUp
+from edl_controller.cli.target import connected, local_state, namespace_option, root_option, serving
 from edl_controller.cli.words import KIND_NAME, OBJECT_NAME, find
 
 if TYPE_CHECKING:
     from edl_controller.api.kinds import Kind
     from edl_controller.cluster.port import ObjectReader
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks whether the cluster is up."""
 
 
 @click.command()
@@ -69,7 +73,7 @@ def get(
         if missing:
             raise errors.NotFound(f"no {found.name.lower()} {', '.join(map(repr, missing))} in namespace {namespace!r}")
         if watch:
-            _follow(cluster, printer, where, listing.resource_version, frozenset(names), labels)
+            _follow(cluster, Down(root), printer, where, listing.resource_version, frozenset(names), labels)
 
 
 def read_selector(text: str) -> dict[str, str]:
@@ -188,8 +192,26 @@ def as_text(value: Any, output: str) -> str:
     return text
 
 
+class Down:
+    """Is set once the cluster is down: a watch of its own would wait for it to come back."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._root, self._never = root, threading.Event()
+        self._served = serving(root)
+
+    def is_set(self) -> bool:
+        """Tell whether the cluster is down, or is another one by now."""
+        return local_state(self._root).serving() != self._served
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it."""
+        self._never.wait(_LOOK_EVERY if timeout is None else timeout)
+        return self.is_set()
+
+
 def _follow(
     cluster: ObjectReader,
+    down: Down,
     printer: Printer,
     namespace: str,
     version: str,
@@ -198,10 +220,9 @@ def _follow(
 ) -> None:
     from edl_controller.core.semantics.storage import selects
 
-    never = threading.Event()
-    while True:
+    while not down.is_set():
         try:
-            for change in cluster.watch(printer.kind, namespace, version, never):
+            for change in cluster.watch(printer.kind, namespace, version, down):
                 version = change.resource_version or version
                 obj = change.obj
                 if obj is not None and (not names or obj.metadata.name in names) and selects(labels, obj):
@@ -212,3 +233,4 @@ def _follow(
             for one in listing.items:
                 if not names or one.metadata.name in names:
                     printer.change(one)
+    raise NotUp("the cluster went down")

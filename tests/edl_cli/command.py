@@ -143,7 +143,7 @@ def processes_of(root: Path) -> list[str]:
 def job(
     name: str, *, trainer: Sequence[str] = NAP, pservers: int = 0, least: int = 1, most: int = 1, **spec: Any
 ) -> dict[str, Any]:
-    """A small job whose pods are ready as soon as they run; with `LAUNCHER` they hold real slots, which takes longer."""
+    """A small job whose pods are ready as soon as they run; with `LAUNCHER` they hold real slots (some seconds)."""
     small = {"requests": {"cpu": "200m", "memory": "16Mi"}}
     fields: dict[str, Any] = {
         "image": "any",
