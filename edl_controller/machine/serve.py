@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from edl_controller.errors import EdlControllerError
@@ -23,11 +24,23 @@ def serve(state: LocalState, nodes: tuple[str, ...], images: Path | None) -> Non
         Unavailable: another process serves this cluster, or etcd does not start.
         InvalidQuantity: a node is described wrongly.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None):
-        stop.wait()
+    # Not an Event: a handler that interrupts its `wait` may find its lock taken, by the very thread that it runs on.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+
+    def stop(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(tell, b"x")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None):
+            os.read(told, 1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(told)
+        os.close(tell)
 
 
 def main() -> int:
