@@ -128,7 +128,7 @@ def say_running(
         else:
             conditions.set(known.RUNNING, True, "EnoughReady", "all pservers and enough trainers are ready")
         return
-    ran = is_true(conditions.value, known.RUNNING) or conditions.reason(known.RUNNING) in known.INTERRUPTED
+    ran = has_run(conditions)
     if not up:
         lost = agents.missing(count) if agents.age(conditions.now) <= settings.agents_stale else ()
         which = f"; nobody holds index {', '.join(map(str, lost))}" if lost else ""
@@ -137,6 +137,11 @@ def say_running(
     else:
         message = f"{trainers} trainers are ready, at least {least} are wanted"
         conditions.set(known.RUNNING, False, "TrainersMissing" if ran else "WaitingForPods", message)
+
+
+def has_run(conditions: Conditions) -> bool:
+    """Tell whether the job runs, or ran and misses some of its pods; False while it comes up."""
+    return is_true(conditions.value, known.RUNNING) or conditions.reason(known.RUNNING) in known.INTERRUPTED
 
 
 def say_scaling(conditions: Conditions, children: Children, before: int, scaling: ScalingView) -> None:
@@ -156,6 +161,8 @@ def say_scaling(conditions: Conditions, children: Children, before: int, scaling
     begun = bool(before) and before != wanted
     if some_succeeded(children):
         conditions.set(known.SCALING, False, "Finishing", "a trainer has succeeded: nothing is scaled any more")
+    elif not has_run(conditions):
+        conditions.set(known.SCALING, False, "ComingUp", f"{wanted} trainers are wanted")
     elif scaling.scaling and scaling.desired is not None and scaling.desired != now:
         direction = "Growing" if scaling.desired > now else "Shrinking"
         conditions.set(known.SCALING, True, direction, f"to {scaling.desired} trainers: {scaling.reason}")
@@ -213,6 +220,7 @@ def changes(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> tupl
             continue  # nothing was lost: it has not come yet
         word = f"{one.type}/{one.status}"
         warning = word in _WARNINGS or f"{word}/{one.reason}" in _WARNINGS
-        text = one.message or f"{one.type} is {one.status}"
-        notes.append(Note(reason=one.reason, action=one.type, note=text[:1024], warning=warning))
+        if one.message or warning:  # without a word about it nobody needs to read it
+            text = one.message or f"{one.type} is {one.status}"
+            notes.append(Note(reason=one.reason, action=one.type, note=text[:1024], warning=warning))
     return tuple(notes)

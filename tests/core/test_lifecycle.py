@@ -151,6 +151,17 @@ def test_what_the_autoscaler_is_about_is_said_with_its_reason() -> None:
     )
 
 
+def test_a_job_that_comes_up_is_creating_and_not_scaling() -> None:
+    world = World(training_job(), SHARED)
+    world.reconcile()
+    for pod in (*world.pods("pserver"), *world.pods("trainer")):
+        assert pod.status.phase != "Running"
+    view = ScalingView(desired=3, scaling=True, reason="there is room")
+    outcome = decide(world.job, world.children(), world.agents(), SHARED, world.now, view)
+    assert outcome.status.phase == "creating"
+    assert all(note.note != f"{note.action} is True" for note in outcome.notes)
+
+
 def test_a_crashed_trainer_is_no_scaling() -> None:
     world = running()
     world.end_pod("trainer", "Failed")
