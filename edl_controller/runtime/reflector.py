@@ -188,7 +188,8 @@ class Reflector(Generic[T]):
         heard = False
         try:
             for change in self._reader.watch(self._kind, self._namespace, self._version, until):
-                heard = True
+                # A word that is no news does not count, or a watch that ends after it would be opened for ever.
+                heard = heard or change.resource_version != self._version
                 until.heard()
                 self.last_contact = self._clock()
                 self._version = change.resource_version or self._version

@@ -32,13 +32,20 @@ class KubeCluster(WorkloadCalls):
         source: where it is, and who we are (`edl_controller.cluster.kube.credentials`).
         lean_pods: lists and watches give pods with what a controller reads only
             (`edl_controller.cluster.kube.lean_pods`); `get` and writes always give whole ones.
+        silence: seconds without a byte after which a watch is given up.
         transport: in place of one made from ``source``.
     """
 
     def __init__(
-        self, source: CredentialSource, *, lean_pods: bool = False, transport: Transport | None = None
+        self,
+        source: CredentialSource,
+        *,
+        lean_pods: bool = False,
+        silence: float = watching.SILENCE,
+        transport: Transport | None = None,
     ) -> None:
         self._transport = transport or Transport(Credentials(source))
+        self._silence = silence
         self._stopper = watching.Stopper()
         self._decoders: dict[str, Decoder[Any]] = {PODS.name: LeanPods()} if lean_pods else {}
         self._lock = threading.Lock()
@@ -68,7 +75,9 @@ class KubeCluster(WorkloadCalls):
     def watch(self, kind: Kind[T], namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[T]]:
         """See `ObjectReader.watch`."""
         path, decoder = _path(kind, namespace), self._decoder(kind)
-        return watching.watch(self._transport, path, resource_version, decoder, stop, self._stopper)
+        return watching.watch(
+            self._transport, path, resource_version, decoder, stop, self._stopper, silence=self._silence
+        )
 
     # --- writing ---
 

@@ -20,7 +20,7 @@ import urllib3
 
 from edl_controller.api.kinds import ApiObject
 from edl_controller.cluster.kube.answers import Status, error_of, is_version_too_large, read_status
-from edl_controller.cluster.kube.decode import Decoder, Line
+from edl_controller.cluster.kube.decode import Decoder, Line, Page
 from edl_controller.cluster.kube.transport import Response, Transport
 from edl_controller.cluster.port import Change, ChangeType, Listing, Stop
 from edl_controller.errors import ClusterError, Gone, Unavailable
@@ -63,7 +63,7 @@ def list_all(transport: Transport, path: str, query: dict[str, str], decoder: De
             return Listing(tuple(items), page.resource_version)
 
 
-def _page(transport: Transport, path: str, query: dict[str, str], decoder: Decoder[T]):  # type: ignore[no-untyped-def]
+def _page(transport: Transport, path: str, query: dict[str, str], decoder: Decoder[T]) -> Page[T]:
     data = transport.request("GET", path, query=query)
     try:
         return decoder.page(data)
@@ -79,7 +79,7 @@ def watch(
     stop: Stop,
     stopper: Stopper,
     *,
-    silence: float = SILENCE,
+    silence: float,
     chance: Callable[[], float] = random.random,
 ) -> Iterator[Change[T]]:
     """Yield the changes after a version until ``stop``, or until the server ends the watch.
@@ -135,9 +135,13 @@ def _lines(response: Response, path: str, stop: Stop) -> Iterator[bytes]:
 
 def _decoded(decoder: Decoder[T], data: bytes, path: str) -> Line[T]:
     try:
-        return decoder.line(data)
+        line = decoder.line(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Unavailable(f"watch {path}: a damaged line of {len(data)} bytes") from error
+    # Damage inside of what is not read is not seen by the decoder; nothing without a name is an object.
+    if line.obj is not None and not (line.obj.metadata.name and line.resource_version) and line.type in _TYPES:
+        raise Unavailable(f"watch {path}: an object without a name or version")
+    return line
 
 
 def _error(raw: bytes, path: str) -> ClusterError:
@@ -155,7 +159,6 @@ class Stopper:
         self._lock = threading.Lock()
         self._watches: dict[int, tuple[Response, Stop]] = {}
         self._running = False
-        self._closed = False
 
     @contextlib.contextmanager
     def watching(self, response: Response, stop: Stop) -> Iterator[None]:
