@@ -19,6 +19,7 @@ LEAST_ROWS = {
     "failover": 3,
     "sidecar": 4,
     "planner": 3,
+    "kube": 4,
 }
 
 

@@ -14,6 +14,7 @@ from sys import intern
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from edl_controller.api.kinds import PODS
 from edl_controller.api.meta import Condition, Json, ObjectMeta, OwnerReference
@@ -179,22 +180,9 @@ class LeanPods:
         return raw_line(PODS, data)
 
     def _pod(self, wire: _Pod) -> Pod:
-        meta, status = wire.metadata, wire.status
+        status = wire.status
         return Pod(
-            metadata=ObjectMeta(
-                name=meta.name,
-                namespace=intern(meta.namespace),
-                uid=meta.uid,
-                resource_version=meta.resource_version,
-                generation=meta.generation,
-                creation_timestamp=self._same(meta.creation_timestamp),
-                deletion_timestamp=meta.deletion_timestamp,
-                deletion_grace_period_seconds=meta.deletion_grace_period_seconds,
-                labels=self._texts.of(meta.labels),
-                annotations=self._texts.of(meta.annotations),
-                owner_references=self._owners.of(meta.owner_references),
-                finalizers=self._finalizers.of(meta.finalizers),
-            ),
+            metadata=self._meta(wire.metadata),
             spec=self._spec(wire.spec),
             status=PodStatus(
                 phase=intern(status.phase),
@@ -208,35 +196,79 @@ class LeanPods:
             ),
         )
 
-    def _spec(self, wire: _Spec) -> PodSpec:
-        return PodSpec(
-            containers=self._containers(wire.containers),
-            init_containers=self._containers(wire.init_containers),
-            node_name=intern(wire.node_name),
-            restart_policy=intern(wire.restart_policy),
-            priority=wire.priority,
-            termination_grace_period_seconds=wire.termination_grace_period_seconds,
-            node_selector=self._texts.of(wire.node_selector),
-            tolerations=self._tolerations.of(wire.tolerations),
-            affinity=self._maps.of(wire.affinity),
-            topology_spread_constraints=self._lists.of(wire.topology_spread_constraints),
-            scheduling_gates=self._lists.of(wire.scheduling_gates),
-            readiness_gates=self._gates.of(wire.readiness_gates),
-            overhead=self._quantities.of(wire.overhead),
+    def _meta(self, wire: _Meta) -> ObjectMeta:
+        """Copy what the pods of one Job have in common, with what is this pod's own."""
+        raw = (wire.labels, wire.owner_references, wire.finalizers, wire.annotations)
+        key = (wire.namespace, *map(bytes, raw))
+        mates: ObjectMeta | None = self._values.get(key)
+        if mates is None:
+            made = ObjectMeta(
+                namespace=intern(wire.namespace),
+                labels=self._texts.of(wire.labels),
+                annotations=self._texts.of(wire.annotations),
+                owner_references=self._owners.of(wire.owner_references),
+                finalizers=self._finalizers.of(wire.finalizers),
+            )
+            mates = self._remember(key, made)
+        return replace(
+            mates,
+            name=wire.name,
+            uid=wire.uid,
+            resource_version=wire.resource_version,
+            generation=wire.generation,
+            creation_timestamp=self._same(wire.creation_timestamp),
+            deletion_timestamp=wire.deletion_timestamp,
+            deletion_grace_period_seconds=wire.deletion_grace_period_seconds,
         )
 
-    def _containers(self, wire: list[_Container] | None) -> tuple[Container, ...]:
-        if not wire:
-            return ()
-        key = tuple([(one.name, bytes(one.resources), one.restart_policy) for one in wire])
-        known: tuple[Container, ...] | None = self._values.get(key)
-        if known is None:
-            made = (
-                Container(name=one.name, resources=self._resources.of(one.resources), restart_policy=one.restart_policy)
-                for one in wire
+    def _spec(self, wire: _Spec) -> PodSpec:
+        """Copy what the pods of one template have in common, with the node that this one is on."""
+        rare = (
+            wire.node_selector,
+            wire.affinity,
+            wire.topology_spread_constraints,
+            wire.scheduling_gates,
+            wire.readiness_gates,
+            wire.overhead,
+        )
+        key = (
+            _container_keys(wire.containers),
+            _container_keys(wire.init_containers) if wire.init_containers else None,
+            bytes(wire.tolerations),
+            wire.restart_policy,
+            wire.priority,
+            wire.termination_grace_period_seconds,
+            # Mostly nothing, which comparing finds out without a copy.
+            None if rare == _NOTHING_RARE else tuple(map(bytes, rare)),
+        )
+        mates: PodSpec | None = self._values.get(key)
+        if mates is None:
+            made = PodSpec(
+                containers=self._containers(wire.containers),
+                init_containers=self._containers(wire.init_containers),
+                restart_policy=intern(wire.restart_policy),
+                priority=wire.priority,
+                termination_grace_period_seconds=wire.termination_grace_period_seconds,
+                node_selector=self._texts.of(wire.node_selector),
+                tolerations=self._tolerations.of(wire.tolerations),
+                affinity=self._maps.of(wire.affinity),
+                topology_spread_constraints=self._lists.of(wire.topology_spread_constraints),
+                scheduling_gates=self._lists.of(wire.scheduling_gates),
+                readiness_gates=self._gates.of(wire.readiness_gates),
+                overhead=self._quantities.of(wire.overhead),
             )
-            known = self._remember(key, tuple(made))
-        return known
+            mates = self._remember(key, made)
+        # One that waits for a node shares all of it.
+        return replace(mates, node_name=intern(wire.node_name)) if wire.node_name else mates
+
+    def _containers(self, wire: list[_Container] | None) -> tuple[Container, ...]:
+        made = tuple(
+            Container(name=one.name, resources=self._resources.of(one.resources), restart_policy=one.restart_policy)
+            for one in wire or ()
+        )
+        key = ("containers", _container_keys(wire))
+        known: tuple[Container, ...] | None = self._values.get(key)
+        return self._remember(key, made) if known is None else known
 
     def _container_statuses(self, wire: list[_ContainerStatus] | None) -> tuple[ContainerStatus, ...]:
         if not wire:
@@ -269,3 +301,8 @@ class LeanPods:
 
 
 _NO_STATE = ContainerState()
+_NOTHING_RARE = (_ABSENT,) * 6
+
+
+def _container_keys(wire: list[_Container] | None) -> Hashable:
+    return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in wire or ()])
