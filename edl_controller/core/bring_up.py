@@ -94,7 +94,13 @@ class _Pass:
     ) -> None:
         filled = with_defaults(job, settings.rules)
         self.count = pservers_in_effect(filled, children)
-        self.job = replace(job, spec=replace(job.spec, pserver=_with_count(job, self.count)))
+        # Pservers cannot be edited away; what follows from their absence (way of taking part, place of etcd) neither.
+        self.pservers_removed = bool(self.count) and not filled.spec.pserver.min_instance
+        spec = replace(job.spec, pserver=_with_count(job, self.count))
+        if self.pservers_removed:
+            agent = replace(spec.agent, mode=filled.spec.agent.mode)
+            spec = replace(spec, agent=agent, etcd=replace(spec.etcd, mode=filled.spec.etcd.mode))
+        self.job = replace(job, spec=spec)
         self.filled = with_defaults(self.job, settings.rules)
         self.children, self.agents, self.settings, self.now = children, agents, settings, now
         self.parser = DefaultJobParser(settings)
@@ -232,6 +238,8 @@ class _Pass:
 
     def _outdated(self, role: Role) -> bool:
         child = self.children.child(role)
+        if role == "pserver" and self.pservers_removed:
+            return False
         return child is not None and child.metadata.annotations.get(REVISION_ANNOTATION) != revision(self.job, role)
 
     def _delete(self, kind: Any, meta: ObjectMeta) -> None:

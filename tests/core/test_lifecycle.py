@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from edl_controller.api import timestamps
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS
 from edl_controller.api.meta import Condition, ObjectMeta, OwnerReference, find_condition, is_true
-from edl_controller.api.v1 import TrainingJob
+from edl_controller.api.v1 import PserverSpec, TrainingJob
 from edl_controller.api.workloads import Job, ReplicaSet
 from edl_controller.core.actions import Action, Create, Delete, Patch
 from edl_controller.core.children import NO_CHILDREN
@@ -149,6 +149,16 @@ def test_what_the_autoscaler_is_about_is_said_with_its_reason() -> None:
         "Shrinking",
         "to 2 trainers: a service waits for 1 core",
     )
+
+
+def test_pservers_that_are_edited_away_stay_as_they_are() -> None:
+    """Without its pserver section a job would be another kind of job, with its etcd elsewhere: nothing restarts."""
+    world = running()
+    bare = replace(world.job, spec=replace(world.job.spec, pserver=PserverSpec()))
+    world.set_job(bare)
+    assert not [step for step in next_steps(world) if "pserver" in step or "master" in step]
+    world.reconcile()
+    assert condition(world.job, "SpecApplied")[0] == "False"
 
 
 def test_a_job_that_comes_up_is_creating_and_not_scaling() -> None:
