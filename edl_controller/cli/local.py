@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -143,10 +143,18 @@ def down(purge: bool, root: Path | None) -> None:
 
 
 def _stop(state: LocalState, pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+    try:
+        process = os.pidfd_open(pid)  # it also tells the end of a process that nobody has waited for
+    except ProcessLookupError:
+        return
+    with open(process, "rb", buffering=0):
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        _until_ended(state, pid, process)
+
+
+def _until_ended(state: LocalState, pid: int, process: int) -> None:
     end, said = time.monotonic() + _DOWN_WITHIN, time.monotonic() + _SAY_AFTER
-    while state.taken():
+    while state.taken() or not select.select([process], [], [], 0)[0]:
         if time.monotonic() > end:
             raise errors.Unavailable(f"process {pid} does not end; see {state.log}")
         if time.monotonic() > said:
