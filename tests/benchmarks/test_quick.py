@@ -20,6 +20,7 @@ LEAST_ROWS = {
     "sidecar": 4,
     "planner": 3,
     "kube": 4,
+    "local": 3,
 }
 
 
