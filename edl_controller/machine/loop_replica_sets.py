@@ -60,6 +60,12 @@ class ReplicaSetLoop:
         sets.add_handler(self._on_set)
         pods.add_handler(self._on_pod)
 
+    def _related(self, replica_set: ReplicaSet) -> list[Pod]:
+        """Return the pods of all ReplicaSets that have its controller."""
+        owner = replica_set.metadata.controller()
+        siblings = self._sets.owned_by(owner.uid) if owner is not None else []
+        return [pod for sibling in siblings for pod in self._pods.owned_by(sibling.metadata.uid)]
+
     def reconcile(self, key: Key) -> float | None:
         """Bring one ReplicaSet in line; its status last."""
         replica_set = self._sets.get(*key)
@@ -67,7 +73,7 @@ class ReplicaSetLoop:
             return None
         meta = replica_set.metadata
         pods = [*self._pods.owned_by(meta.uid), *self._pods.by_index(UNMANAGED, meta.namespace)]
-        decision = semantics.decide(replica_set, pods, self._now())
+        decision = semantics.decide(replica_set, pods, self._now(), self._related(replica_set))
         for pod in decision.adopt:
             self._set_owners(pod, (*pod.metadata.owner_references, decision.owner))
         for pod in decision.release:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from edl_controller.api.kinds import EVENTS, PODS, REPLICA_SETS
 from edl_controller.api.meta import ObjectMeta, OwnerReference
 from edl_controller.api.pods import Pod
@@ -99,9 +101,14 @@ def test_a_pod_that_waits_goes_first_then_one_that_is_not_ready_then_the_cheapes
 
 
 def test_the_fuller_node_gives_up_a_pod_first(world: World) -> None:
+    """Only where somebody controls the ReplicaSet, as a TrainingJob does: the others are not told their siblings."""
     world.add_node(f"{world.namespace}-two", cpu="3")
     world.add_node(f"{world.namespace}-one", cpu="1500m")
-    world.cluster.create(replica_set(world, "a", 3, pods=pod_spec(cpu="1400m", restart="Always")))
+    master = world.cluster.create(replica_set(world, "owner", 0)).metadata
+    wish = replica_set(world, "a", 3, pods=pod_spec(cpu="1400m", restart="Always"))
+    owner = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name=master.name, uid=master.uid, controller=True)
+    owned = msgspec.structs.replace(wish.metadata, owner_references=(owner,))
+    world.cluster.create(msgspec.structs.replace(wish, metadata=owned))
     until(world, lambda: get_replica_set(world, "a").status.ready_replicas == 3, what="three ready replicas")
 
     _scale(world, "a", 2)

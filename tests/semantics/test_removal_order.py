@@ -62,7 +62,21 @@ def test_replica_sets_thin_out_the_fullest_node() -> None:
     crowd = [pod(name, node="full", ready=-100) for name in "ab"]
     alone = pod("c", node="empty", ready=-100)
 
-    assert replica_set_removal_order([alone, *crowd], NOW)[-1] == alone
+    assert replica_set_removal_order([alone, *crowd], NOW, [alone, *crowd])[-1] == alone
+
+
+def test_pods_of_siblings_make_a_node_full_too() -> None:
+    one, other = pod("a", node="n1", ready=-100), pod("b", node="n2", ready=-100)
+    sibling = pod("of-another-set", node="n2", ready=None)
+
+    assert replica_set_removal_order([one, other], NOW, [one, other, sibling]) == [other, one]
+
+
+def test_nodes_do_not_matter_to_a_replica_set_that_nobody_controls() -> None:
+    crowd = [pod(name, node="full", ready=-100) for name in "bc"]
+    alone = pod("a", node="empty", ready=-100)
+
+    assert replica_set_removal_order([*crowd, alone], NOW)[0] == alone, "the uid alone decides"
 
 
 def test_replica_sets_compare_ages_by_powers_of_two_and_then_uids() -> None:
@@ -98,4 +112,4 @@ _PODS = st.lists(_ROWS, max_size=6).map(lambda rows: [pod(f"p{number}", **row) f
 def test_the_order_does_not_depend_on_the_order_of_the_list(pods: list[Pod]) -> None:
     for order in itertools.islice(itertools.permutations(pods), 20):
         assert job_removal_order(order) == job_removal_order(pods)
-        assert replica_set_removal_order(order, NOW) == replica_set_removal_order(pods, NOW)
+        assert replica_set_removal_order(order, NOW, order) == replica_set_removal_order(pods, NOW, pods)

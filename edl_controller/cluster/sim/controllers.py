@@ -145,7 +145,7 @@ class Controllers:
         where, name = own.metadata.namespace, own.metadata.name
         pods = [pod for kind, pod in self._cluster.dependents(uid) if kind is PODS]
         pods += self._orphans(own)
-        decision = replica_set.decide(own, pods, self._timetable.clock.wall())
+        decision = replica_set.decide(own, pods, self._timetable.clock.wall(), self._related(own))
         for pod in decision.adopt:
             self._change_metadata(pod, partial(garbage.with_owner, owner=decision.owner))
         for pod in decision.release:
@@ -156,6 +156,13 @@ class Controllers:
         if decision.status != own.status:
             self._cluster.rewrite(REPLICA_SETS, where, name, lambda one: _replace(one, status=decision.status))
         self._again(uid, REFUSED_AGAIN if refused else decision.again_after, self._sync_replica_set)
+
+    def _related(self, own: ReplicaSet) -> list[Pod]:
+        """The pods of all ReplicaSets that have its controller."""
+        owner = own.metadata.controller()
+        family = self._cluster.dependents(owner.uid) if owner is not None else ()
+        siblings = [each.metadata.uid for kind, each in family if kind is REPLICA_SETS]
+        return [pod for uid in siblings for kind, pod in self._cluster.dependents(uid) if kind is PODS]
 
     def _orphans(self, own: ReplicaSet) -> list[Pod]:
         labels = own.spec.selector.match_labels

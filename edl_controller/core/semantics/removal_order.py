@@ -38,13 +38,19 @@ def _job_key(pod: Pod) -> tuple[Any, ...]:
     )
 
 
-def replica_set_removal_order(pods: Sequence[Pod], now: float) -> list[Pod]:
+def replica_set_removal_order(pods: Sequence[Pod], now: float, related: Iterable[Pod] = ()) -> list[Pod]:
     """Return the active pods of a ReplicaSet, the first to go first.
 
-    Unassigned, Pending, not ready, lower ``pod-deletion-cost``, more ready siblings on the node, ready for a shorter
+    Unassigned, Pending, not ready, lower ``pod-deletion-cost``, more related pods on the node, ready for a shorter
     time (by powers of two), more restarts, younger (by powers of two), lower uid.
+
+    Args:
+        pods: to put in order.
+        now: Unix seconds.
+        related: the pods of all ReplicaSets with the same controller, itself included. A ReplicaSet that nobody
+            controls has none, and then the node does not matter (``getIndirectlyRelatedPods``).
     """
-    siblings = Counter(pod.spec.node_name for pod in pods if is_active(pod) and is_ready(pod))
+    siblings = Counter(pod.spec.node_name for pod in related if is_active(pod))
 
     def key(pod: Pod) -> tuple[Any, ...]:
         own, sidecars = restarts(pod)

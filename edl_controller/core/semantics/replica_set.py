@@ -6,7 +6,7 @@ replaced at once, without a back-off; the object of an ended pod stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -40,13 +40,14 @@ class ReplicaSetDecision:
     again_after: float | None = None
 
 
-def decide(replica_set: ReplicaSet, pods: Sequence[Pod], now: float) -> ReplicaSetDecision:
+def decide(replica_set: ReplicaSet, pods: Sequence[Pod], now: float, related: Iterable[Pod] = ()) -> ReplicaSetDecision:
     """Decide what becomes of a ReplicaSet.
 
     Args:
         replica_set: as it is stored.
         pods: at least all pods that it controls, and those of its namespace that nobody does; others are not looked at.
         now: Unix seconds.
+        related: the pods of all ReplicaSets with the same controller, its own included; none where nobody controls it.
     """
     meta, spec = replica_set.metadata, replica_set.spec
     is_leaving = meta.deletion_timestamp is not None
@@ -74,7 +75,7 @@ def decide(replica_set: ReplicaSet, pods: Sequence[Pod], now: float) -> ReplicaS
     if not is_leaving:
         create = (new_pod(REPLICA_SETS, meta, spec.template),) * max(0, wanted - len(active))
         if len(active) > wanted:
-            delete = tuple(replica_set_removal_order(active, now)[: len(active) - wanted])
+            delete = tuple(replica_set_removal_order(active, now, related)[: len(active) - wanted])
 
     # As the real one does it: the status shows what was seen, not what was just done about it.
     ready = [pod for pod in active if is_ready(pod)]
