@@ -12,6 +12,7 @@ EdlControllerError
     ├── Gone                         410: the version asked for is no longer kept; list again
     ├── Forbidden                    403
     ├── Invalid                      422: the object breaks a rule; `details` names it
+    ├── NotLeading                   not asked at all: this replica may not write
     └── Unavailable                  the cluster does not answer, or asks to wait
 """
 
@@ -90,6 +91,10 @@ class Forbidden(ClusterError):
 
 class Invalid(ClusterError):
     """The object breaks a rule of its kind."""
+
+
+class NotLeading(ClusterError):
+    """This replica does not lead, or no longer: nothing was sent (`edl_controller.runtime.fenced_cluster`)."""
 
 
 class Unavailable(ClusterError):

@@ -12,6 +12,7 @@ import msgspec
 from edl_controller.api.aliases import ROLE_ALIASES, SPEC_ALIASES, with_classic_names
 from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.events import Event
+from edl_controller.api.leases import Lease
 from edl_controller.api.meta import ObjectMeta, ObjectReference
 from edl_controller.api.nodes import Node
 from edl_controller.api.pods import Pod
@@ -139,8 +140,9 @@ NODES = Kind(Node, "Node", "v1", "nodes", namespaced=False)
 EVENTS = Kind(Event, "Event", "events.k8s.io/v1", "events", has_status=False)
 SECRETS = Kind(Secret, "Secret", "v1", "secrets", has_status=False)
 CONFIG_MAPS = Kind(ConfigMap, "ConfigMap", "v1", "configmaps", has_status=False)
+LEASES = Kind(Lease, "Lease", "coordination.k8s.io/v1", "leases", has_status=False)
 
-ALL: tuple[Kind[Any], ...] = (TRAINING_JOBS, PODS, JOBS, REPLICA_SETS, NODES, EVENTS, SECRETS, CONFIG_MAPS)
+ALL: tuple[Kind[Any], ...] = (TRAINING_JOBS, PODS, JOBS, REPLICA_SETS, NODES, EVENTS, SECRETS, CONFIG_MAPS, LEASES)
 _BY_TYPE: dict[type, Kind[Any]] = {kind.type: kind for kind in ALL}
 
 
