@@ -1,4 +1,4 @@
-"""Find, or build from their Go modules, the three programs of a Kubernetes control plane.
+"""Find, or build from their Go modules, the three programs of a Kubernetes control plane, and kubectl.
 
 Run as ``python -m tests.kube.controlplane.build``: it prints the folder with the programs as the last line of stdout
 and exits 0. It exits 3, with the reason on stderr, where they are not at hand and there is no Go to build them with
@@ -32,6 +32,22 @@ PROGRAMS = GoPrograms(
 )
 
 
+KUBECTL = GoPrograms(
+    name="kubectl",
+    version=VERSION,
+    module=PROGRAMS.module,
+    packages={"kubectl": "k8s.io/kubernetes/cmd/kubectl"},
+    linker_flags=PROGRAMS.linker_flags,
+)
+"""What users type; the tests run the documented commands by it. Two minutes more."""
+
+
+def find_kubectl() -> Path | None:
+    """Return the kubectl of this version, or ``None``. Never builds: another version's answers may differ."""
+    folder = KUBECTL.cached()
+    return None if folder is None else folder / "kubectl"
+
+
 def find_programs() -> Path | None:
     """Return the folder with all three programs, or ``None``. Never builds.
 
@@ -46,4 +62,4 @@ def find_programs() -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(PROGRAMS.main(find_programs()))
+    sys.exit(PROGRAMS.main(find_programs()) or KUBECTL.main())
