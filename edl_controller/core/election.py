@@ -7,8 +7,9 @@ The rules are client-go's (``tools/leaderelection``), with its figures, and stri
 - **The leader's own deadline.** It leads for ``renew_deadline`` seconds from the *sending* of the last write that is
   known to have succeeded, never longer, whatever happened since; others wait for ``lease`` seconds, which is more.
 - **Losing is final.** Who has lost does not compete again under the same `View`: its program ends.
-- A record whose holder is ``""`` was released and is free at once. So is a lease that was never seen; where one
-  vanishes, its last holder may still believe to lead, and may create it anew, others wait as if it were there.
+- A record whose holder is ``""`` was released and is free at once; so is a lease that is not there at the first look.
+  Where one vanishes later (somebody deleted it), its holder creates it anew; others wait for as long as if it had just
+  been renewed.
 - Every write carries the version of the record it is based on, so of two replicas one gets it.
 """
 
@@ -185,12 +186,14 @@ def _seen(view: View, settings: ElectionSettings, lease: Lease | None, now: floa
     before = view.seen
     if before is not None and _same(before.lease, lease):
         return replace(before, lease=lease)  # the version may be another: somebody wrote a label
+    length = float(math.ceil(settings.lease))
     if lease is None:
-        return Seen(lease=None, since=now, holds=before.holds if before is not None else 0.0)
+        # It vanished: somebody may have held it after the last look, and may create it anew.
+        return Seen(lease=None, since=now, holds=0.0 if before is None else max(before.holds, length))
     spec = lease.spec
     if spec.holder_identity in ("", view.identity):
         return Seen(lease=lease, since=now, holds=0.0)
-    return Seen(lease=lease, since=now, holds=float(spec.lease_duration_seconds or math.ceil(settings.lease)))
+    return Seen(lease=lease, since=now, holds=float(spec.lease_duration_seconds or length))
 
 
 def _same(one: Lease | None, other: Lease | None) -> bool:
