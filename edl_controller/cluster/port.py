@@ -75,6 +75,7 @@ class ObjectReader(Protocol):
     def watch(self, kind: Kind[T], namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[T]]:
         """Yield every change after ``resource_version`` in order.
 
+        Bookmarks may come at any time, also of the very version that was asked for: the cluster answers.
         Ends when ``stop`` is set, or by itself (then watch again from the last version).
 
         Raises:

@@ -22,7 +22,7 @@ from typing import Generic, Literal, TypeVar
 
 from edl_controller.api.kinds import ApiObject, Kind
 from edl_controller.cluster.port import ObjectReader, Stop
-from edl_controller.errors import Gone, Unavailable
+from edl_controller.errors import Gone, Invalid, Unavailable
 from edl_controller.runtime.back_off import JitteredBackOff
 from edl_controller.runtime.cache import Cache, Key, key_of
 
@@ -136,6 +136,8 @@ class Reflector(Generic[T]):
                 if not first:
                     stop.wait(delay)
             except Exception as error:
+                if isinstance(error, Invalid):
+                    self._version = ""  # that version will never do: the same again would be refused for ever
                 self._wait_after(error, stop)
 
     def _next_resync(self) -> float:

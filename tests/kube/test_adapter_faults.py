@@ -193,7 +193,7 @@ def test_a_silent_watch_is_given_up_and_taken_up_where_it_was(
     version = cluster.list(CONFIG_MAPS, namespace).resource_version
     changes = cluster.watch(CONFIG_MAPS, namespace, version, threading.Event())
     direct.put("t-1")
-    change = next(changes)
+    change = next(change for change in changes if change.obj is not None)
     assert change.obj is not None
     kube_proxy.stall_open("configmaps")
     direct.put("t-2")
@@ -201,7 +201,8 @@ def test_a_silent_watch_is_given_up_and_taken_up_where_it_was(
     with pytest.raises(Unavailable):
         next(changes)
     assert 0.5 < time.monotonic() - begin < 5
-    resumed = next(cluster.watch(CONFIG_MAPS, namespace, change.resource_version, threading.Event()))
+    changes = cluster.watch(CONFIG_MAPS, namespace, change.resource_version, threading.Event())
+    resumed = next(one for one in changes if one.obj is not None)
     assert resumed.obj is not None
     assert resumed.obj.metadata.name == "t-2"
 
@@ -355,7 +356,7 @@ def test_nulls_unknown_fields_and_new_words_are_read(
     lines = b'{"type":"NEWTYPE","object":{}}\n{"type":"MODIFIED","object":' + item + b"}\n"
     kube_proxy.inject("pods", lines)
     version = cluster.list(CONFIG_MAPS, namespace).resource_version
-    (change,) = cluster.watch(PODS, namespace, version, stop)
+    _, change = cluster.watch(PODS, namespace, version, stop)
     assert change.obj == pod
 
 
@@ -379,7 +380,7 @@ def test_a_version_that_the_server_has_never_reached_means_a_new_list(
     kube_proxy.fail(504, "watch", "configmaps", reason="Timeout", message=text)
     for _ in range(2):
         with pytest.raises(Gone):
-            next(cluster.watch(CONFIG_MAPS, namespace, "99999999", threading.Event()))
+            list(cluster.watch(CONFIG_MAPS, namespace, "99999999", threading.Event()))
         kube_proxy.error_event("configmaps", 504, reason="Timeout", message=text)
 
 

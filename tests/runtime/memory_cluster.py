@@ -117,6 +117,7 @@ class MemoryCluster(WorkloadCalls):
     def watch(self, kind: Kind[Any], namespace: str, resource_version: str, stop: Stop) -> Iterator[Change[Any]]:
         with self._call("watch", kind, ""):
             at = int(resource_version)
+        yield Change("BOOKMARK", None, resource_version)
         while not stop.is_set():
             with self._changed:
                 self._raise_fault("stream", kind, "", after=False)

@@ -16,7 +16,7 @@ from edl_controller.api.kinds import PODS
 from edl_controller.api.meta import ObjectMeta, OwnerReference
 from edl_controller.api.pods import Container, Pod, PodSpec
 from edl_controller.cluster.port import Change, Listing, Stop
-from edl_controller.errors import AlreadyExists, Gone, NotFound, Unavailable
+from edl_controller.errors import AlreadyExists, Gone, Invalid, NotFound, Unavailable
 from edl_controller.runtime.back_off import JitteredBackOff
 from edl_controller.runtime.cache import Cache, by_label
 from edl_controller.runtime.informer import Informer
@@ -264,6 +264,15 @@ class VirtualStop:
         return self.is_set()
 
 
+@pytest.mark.report("M42")
+def test_a_version_that_is_refused_is_not_asked_for_again() -> None:
+    stop = VirtualStop(10)
+    reader = ScriptedReader(stop.clock, [], Invalid("invalid resource version"))
+    Reflector(reader, PODS, Cache(), lambda delta: None, clock=stop.clock, chance=lambda: 0.5).run(stop)
+    asked = [what for what, _ in reader.asked]
+    assert asked == ["list", "watch"] * (len(asked) // 2)
+
+
 @pytest.mark.parametrize(
     ("on_list", "on_watch"),
     [
@@ -271,6 +280,7 @@ class VirtualStop:
         pytest.param([RuntimeError("a bug")] * 1000, None, id="a bug in the adapter"),
         pytest.param([], Unavailable("cut"), id="watch refused"),
         pytest.param([], Gone("always"), id="410 for ever"),
+        pytest.param([], Invalid("invalid resource version"), id="a version that is refused for ever"),
         pytest.param([], None, id="watch ends at once, for ever"),
     ],
 )

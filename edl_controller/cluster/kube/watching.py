@@ -82,7 +82,7 @@ def watch(
     silence: float,
     chance: Callable[[], float] = random.random,
 ) -> Iterator[Change[T]]:
-    """Yield the changes after a version until ``stop``, or until the server ends the watch.
+    """Yield the changes after a version until ``stop``, or until the server ends the watch; first a bookmark of it.
 
     Raises:
         Gone: list again.
@@ -104,6 +104,8 @@ def watch(
         raise
     try:
         with stopper.watching(response, stop):
+            # The server has answered: on a quiet cluster its own bookmarks come too seldom to know that it is there.
+            yield Change("BOOKMARK", None, resource_version)
             for data in _lines(response, path, stop):
                 line = _decoded(decoder, data, path)
                 if line.type == "ERROR":
