@@ -84,6 +84,20 @@ class LightNodes:
                     self.finish(pod, "Failed")
                 if meta.deletion_grace_period_seconds != 0:
                     self._cluster.delete(PODS, meta.namespace, meta.name, uid=meta.uid, grace_seconds=0)
+            elif pod.status.phase == "Running" and _is_out_of_service(pod):
+                others = [
+                    {"type": one.type, "status": one.status} for one in pod.status.conditions if one.type != "Ready"
+                ]
+                conditions = [*others, {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"}]
+                self._cluster.patch(
+                    PODS,
+                    meta.namespace,
+                    meta.name,
+                    {"status": {"conditions": conditions}},
+                    subresource="status",
+                    uid=meta.uid,
+                    resource_version=meta.resource_version,
+                )
             elif pod.status.phase == "Pending":
                 moment = timestamps.render(time.time())
                 ready = {"type": "Ready", "status": "True", "lastTransitionTime": moment}
@@ -98,3 +112,10 @@ class LightNodes:
                     subresource="status",
                     uid=meta.uid,
                 )
+
+
+def _is_out_of_service(pod: Pod) -> bool:
+    """Whether it is ready although a gate says that it must not be."""
+    statuses = {one.type: one.status for one in pod.status.conditions}
+    closed = any(statuses.get(gate.condition_type) == "False" for gate in pod.spec.readiness_gates)
+    return closed and statuses.get("Ready") == "True"

@@ -84,11 +84,12 @@ class ControllerBench:
         namespace: str,
         etcd: str,
         folder: Path,
+        token: str = "",
     ) -> None:
-        """``etcd``: URL of the one that all jobs share; ``folder``: for a kubeconfig."""
+        """``etcd``: URL of the one that all jobs share; ``folder``: for a kubeconfig; ``token``: of the controllers."""
         self.client, self.nodes, self.proxy, self.namespace = control_plane.client, nodes, proxy, namespace
         self._settings = JobSettings(etcd_endpoints=(etcd,))
-        self._source = kubeconfig_for(proxy, folder, control_plane.token)
+        self.source, self.etcd = kubeconfig_for(proxy, folder, token or control_plane.token), etcd
         self._lives: list[RunningController] = []
         self.bounds: dict[str, list[Bounds]] = defaultdict(list)
         """By uid: C2 goes by them."""
@@ -101,7 +102,7 @@ class ControllerBench:
 
     def start(self, *, ready: bool = True, silence: float = 90.0, **options: Any) -> RunningController:
         """Start a controller through the proxy; ``ready``: wait until its caches are filled."""
-        cluster = KubeCluster(kubeconfig(self._source), silence=silence)
+        cluster = KubeCluster(kubeconfig(self.source), silence=silence)
         given: dict[str, Any] = {"settings": self._settings, "namespaces": [self.namespace]} | options
         life = RunningController(Controller(cluster, **given), cluster)
         self._lives.append(life)
