@@ -214,6 +214,8 @@ class KubeControlPlane:
                 "--service-cluster-ip-range=10.96.0.0/16",
                 "--endpoint-reconciler-type=none",
                 "--profiling=false",
+                # As on OpenShift: who makes objects that block an owner's deletion needs a right to the owner.
+                "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             ],
             self._api_ready,
         )

@@ -1,0 +1,1 @@
+"""The manifests of `deploy/`: what they say, and what a real API server does with them."""
