@@ -15,7 +15,7 @@ from edl_controller.cluster.kube import watching
 from edl_controller.cluster.kube.credentials import Credentials, CredentialSource
 from edl_controller.cluster.kube.decode import Decoder, WholeObjects
 from edl_controller.cluster.kube.lean_pods import LeanPods
-from edl_controller.cluster.kube.transport import MERGE_PATCH, Transport
+from edl_controller.cluster.kube.transport import ANSWER_WITHIN, MERGE_PATCH, Transport
 from edl_controller.cluster.port import Change, Listing, Propagation, Stop, Subresource
 from edl_controller.cluster.workloads import WorkloadCalls
 
@@ -33,6 +33,7 @@ class KubeCluster(WorkloadCalls):
         lean_pods: lists and watches give pods with what a controller reads only
             (`edl_controller.cluster.kube.lean_pods`); `get` and writes always give whole ones.
         silence: seconds without a byte after which a watch is given up.
+        answer_within: seconds to the whole answer of a request.
         transport: in place of one made from ``source``.
     """
 
@@ -42,9 +43,10 @@ class KubeCluster(WorkloadCalls):
         *,
         lean_pods: bool = False,
         silence: float = watching.SILENCE,
+        answer_within: float = ANSWER_WITHIN,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or Transport(Credentials(source))
+        self._transport = transport or Transport(Credentials(source), answer_within=answer_within)
         self._silence = silence
         self._stopper = watching.Stopper()
         self._decoders: dict[str, Decoder[Any]] = {PODS.name: LeanPods()} if lean_pods else {}
