@@ -4,7 +4,19 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 
-from benchmarks import calls, controller, failover, footprint, kube, local, planner, registrations, sidecar, tasks
+from benchmarks import (
+    calls,
+    controller,
+    failover,
+    footprint,
+    kube,
+    kube_jobs,
+    local,
+    planner,
+    registrations,
+    sidecar,
+    tasks,
+)
 from benchmarks.ground import say
 from benchmarks.table import Row, as_json, as_text, describe_machine
 from edl_agent.testing import find_etcd
@@ -23,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     controller.NAME: controller.run,
     local.NAME: local.run,
     kube.NAME: kube.run,
+    kube_jobs.NAME: kube_jobs.run,
 }
 
 

@@ -4,6 +4,7 @@
 * ``registered URL PREFIX PORT``: an idle agent that holds a slot;
 * ``keepalive URL``: the least that keeps a lease: one stream, one message each third of the TTL;
 * ``sidecar URL SOCKET``: a sidecar;  ``empty-service SOCKET``: a gRPC service of its methods that do nothing;
+* ``kube-controller KUBECONFIG NAMESPACE ETCD WORKERS``: a controller; says its CPU seconds for each line it is sent;
 * ``starter URL PREFIX INDEX COUNT``: one of many that are released together, first raw, then through the product.
 """
 
@@ -30,6 +31,30 @@ def import_edl_agent() -> None:
     import edl_agent  # noqa: F401
 
     print("ready")
+
+
+def kube_controller(kubeconfig: str, namespace: str, etcd: str, workers: str) -> None:
+    from edl_controller.cluster.kube import KubeCluster
+    from edl_controller.cluster.kube import kubeconfig as credentials
+    from edl_controller.controller import Controller
+    from edl_controller.core.job_settings import JobSettings
+
+    # No agents take part: that they are silent is no news here, and is not to be written about.
+    settings = JobSettings(etcd_endpoints=(etcd,), agents_stale=1e6)
+    cluster, stop = KubeCluster(credentials(kubeconfig)), threading.Event()
+    controller = Controller(
+        cluster, settings=settings, autoscale=False, workers=int(workers), namespaces=[namespace], resync=0
+    )
+    thread = threading.Thread(target=controller.run, args=(stop,))
+    thread.start()
+    while not controller.ready:
+        time.sleep(0.02)
+    print("ready")
+    for _ in sys.stdin:
+        print(time.process_time())
+    stop.set()
+    thread.join(30)
+    cluster.close()
 
 
 def registered(url: str, prefix: str, port: str) -> None:
@@ -140,6 +165,7 @@ MODES: dict[str, Callable[..., None]] = {
     "registered": registered,
     "keepalive": keepalive,
     "starter": starter,
+    "kube-controller": kube_controller,
     "sidecar": sidecar,
     "empty-service": empty_service,
 }
