@@ -1,8 +1,10 @@
 """A cluster that is written to only while one leads: the guard between a controller and everything it would change.
 
 Asked at the moment of each write, so a process that was stopped for longer than its lease (SIGSTOP, a suspended
-machine) writes nothing after it wakes. What it cannot do is to call back a request that was sent before; for those the
-lease is longer than the renew deadline, and every write that must not be late carries a version.
+machine) writes nothing after it wakes. Between here and the network lie connections and credentials: an API server's
+transport asks once more when all but the body is sent (``before_write`` of `edl_controller.cluster.kube.KubeCluster`).
+What nobody can do is to call back a request that was sent; for those the lease is longer than the renew deadline, and
+every write that must not be late carries a version.
 """
 
 from __future__ import annotations

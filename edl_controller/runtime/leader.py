@@ -27,7 +27,7 @@ from edl_controller.api.meta import ObjectMeta
 from edl_controller.cluster.port import Cluster, Stop
 from edl_controller.core import election
 from edl_controller.core.election import Acquire, ElectionSettings, Look, Renew, StepDown, View, Wait
-from edl_controller.errors import ClusterError, Conflict, NotFound, Unavailable
+from edl_controller.errors import ClusterError, Conflict, NotFound, NotLeading, Unavailable
 from edl_controller.runtime.call_within import CallsWithin
 
 REST = 0.5
@@ -140,6 +140,15 @@ class Leader:
             # A thread that wakes up after a pause may be the first that looks.
             self._step_down(f"the lease was not renewed within {self._settings.renew_deadline:g} s")
         return False
+
+    def check(self) -> None:
+        """Pass who leads; for what is asked before each write.
+
+        Raises:
+            NotLeading: this replica does not lead at this very moment.
+        """
+        if not self.is_leader():
+            raise NotLeading(f"{self.identity} does not lead by the lease {self._namespace}/{self._name}")
 
     def wait_until_leading(self, stop: Stop) -> bool:
         """Wait until this replica leads; False: ``stop`` was set, or it was lost, released or closed."""

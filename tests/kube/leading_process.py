@@ -6,6 +6,7 @@ controller might.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from pathlib import Path
@@ -44,8 +45,9 @@ def main(config: str, namespace: str, identity: str) -> int:
     """Lead, write, and end when the lead is lost."""
     stop = threading.Event()
     source = kubeconfig(Path(config))
-    with KubeCluster(source) as cluster, KubeCluster(source, answer_within=SETTINGS.attempt) as own:
+    with KubeCluster(source, answer_within=SETTINGS.attempt) as own, contextlib.ExitStack() as stack:
         leader = Leader(own, namespace, NAME, identity, SETTINGS)
+        cluster = stack.enter_context(KubeCluster(source, before_write=leader.check))
         fenced = FencedCluster(cluster, leader.is_leader)
         leader.start()
         leader.wait_until_leading(stop)

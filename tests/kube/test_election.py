@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from edl_controller.api.kinds import LEASES
+from edl_controller.api.configuration import ConfigMap
+from edl_controller.api.kinds import CONFIG_MAPS, LEASES
+from edl_controller.api.meta import ObjectMeta
 from edl_controller.cluster.kube import KubeCluster, kubeconfig
-from edl_controller.errors import NotFound
+from edl_controller.errors import NotFound, NotLeading
 from edl_controller.runtime.fenced_cluster import FencedCluster
 from edl_controller.runtime.leader import Leader
 from tests.bench.clocks import FakeClock
@@ -203,6 +205,29 @@ def test_a_renewal_whose_answer_is_lost_costs_nothing(
     renewals = len(kube_proxy.writes("leases"))
     eventually(lambda: len(kube_proxy.writes("leases")) > renewals + 1, 30, "further renewals")
     assert leader.is_leader()
+
+
+@pytest.mark.fault("C4")
+def test_who_loses_the_lead_while_a_write_is_being_sent_does_not_send_it(
+    namespace: str, kube_proxy: KubeProxy, proxied: KubeCluster, connect: Callable[..., KubeCluster], elect: Elect
+) -> None:
+    leader, asked = leading(elect(proxied, "me")), threading.Event()
+
+    def pause() -> None:
+        """As if the process had been stopped between the fence and the network."""
+        if asked.is_set():
+            assert leader.lost.wait(30)
+        leader.check()
+
+    fenced = FencedCluster(connect(before_write=pause), leader.is_leader)
+    fenced.create(ConfigMap(metadata=ObjectMeta(name="t-0", namespace=namespace)))
+    writes = len(kube_proxy.writes("configmaps"))
+    kube_proxy.fail(500, "patch", "leases", times=None)
+    asked.set()
+    with pytest.raises(NotLeading, match="me does not lead by the lease"):
+        fenced.patch(CONFIG_MAPS, namespace, "t-0", {"data": {"x": "1"}})
+    assert fenced.get(CONFIG_MAPS, namespace, "t-0").data == {}
+    assert len(kube_proxy.writes("configmaps")) == writes
 
 
 @pytest.mark.fault("C4")

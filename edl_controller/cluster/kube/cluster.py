@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast, get_args
 from urllib.parse import quote
 
@@ -34,6 +34,8 @@ class KubeCluster(WorkloadCalls):
             (`edl_controller.cluster.kube.lean_pods`); `get` and writes always give whole ones.
         silence: seconds without a byte after which a watch is given up.
         answer_within: seconds to the whole answer of a request.
+        before_write: asked right before a write is sent; what it raises ends it undone
+            (`edl_controller.runtime.leader.Leader.check`).
         transport: in place of one made from ``source``.
     """
 
@@ -44,9 +46,12 @@ class KubeCluster(WorkloadCalls):
         lean_pods: bool = False,
         silence: float = watching.SILENCE,
         answer_within: float = ANSWER_WITHIN,
+        before_write: Callable[[], None] | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or Transport(Credentials(source), answer_within=answer_within)
+        self._transport = transport or Transport(
+            Credentials(source), answer_within=answer_within, before_write=before_write
+        )
         self._silence = silence
         self._stopper = watching.Stopper()
         self._decoders: dict[str, Decoder[Any]] = {PODS.name: LeanPods()} if lean_pods else {}

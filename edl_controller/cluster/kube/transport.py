@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -41,6 +41,8 @@ class Transport:
         credentials: where it is, and who we are.
         answer_within: seconds to the whole answer.
         clock: monotonic seconds.
+        before_write: asked at the last moment, when all but the body of a write is sent; what it raises ends the
+            request undone. So neither a slow connection nor new credentials make a write late.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Transport:
         *,
         answer_within: float = ANSWER_WITHIN,
         clock: Callable[[], float] = time.monotonic,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
         self._credentials, self._answer_within, self._clock = credentials, answer_within, clock
+        self._before_write = before_write
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
         self._identity = ""
@@ -105,14 +109,14 @@ class Transport:
         for again in (True, False):
             headers = {**self._headers, **access.headers}
             if body is not None:
-                headers["Content-Type"] = content_type
+                headers |= {"Content-Type": content_type, "Content-Length": str(len(body))}
             left = max(0.1, deadline - self._clock())
             timeout = urllib3.Timeout(connect=min(CONNECT_WITHIN, left), read=left)
             try:
                 response: Response = self._connections(access).request(
                     method,
                     access.configuration.host + target,
-                    body=body,
+                    body=body if body is None or self._before_write is None else _asked(self._before_write, body),
                     headers=headers,
                     timeout=timeout,
                     preload_content=False,
@@ -167,6 +171,12 @@ class Transport:
                         old.clear()
             assert self._pool is not None
             return self._pool
+
+
+def _asked(before_write: Callable[[], None], body: bytes) -> Iterator[bytes]:
+    """Give the body once it is asked for, which is when the connection stands and the headers are sent."""
+    before_write()
+    yield body
 
 
 def _wait_at_most(response: Response, seconds: float) -> None:
