@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,9 +40,9 @@ from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
 from edl_controller.runtime.cache import Key, by_label
 from edl_controller.runtime.cluster_view import InformedView
 from edl_controller.runtime.informers import Informers
-from edl_controller.runtime.manager import Component, Manager
+from edl_controller.runtime.manager import STOP_WITHIN, Component, Manager
 from edl_controller.runtime.plain_text import printable
-from edl_controller.runtime.reconciler import Reconciler
+from edl_controller.runtime.reconciler import ReconcileMetrics, Reconciler
 from edl_controller.runtime.recorder import Recorder
 from edl_controller.runtime.reflector import Delta
 from edl_controller.runtime.workqueue import Priority, QueueMetrics, WorkQueue
@@ -83,7 +83,8 @@ class _Memory:
         seen: the last pass, if it did nothing.
         news: how often agents or autoscaler had news.
         unreadable: the generation that was found to be so, and said to be.
-        barred: the generation that needs what the cluster has refused, and until when that is left alone.
+        barred: the generation that needs what the cluster has refused or asked to wait for, and until when that is
+            left alone.
     """
 
     job: str
@@ -109,6 +110,9 @@ class Controller:
         resync: seconds between whole lists, which make good what was missed.
         clock: of the machine; tests have others.
         metrics: counts what the queue does.
+        reconciles: counts the passes.
+        leads: nothing is worked on before it says yes; the caches are filled meanwhile. None: at once.
+        stop_within: seconds that the end may take.
     """
 
     def __init__(
@@ -125,6 +129,9 @@ class Controller:
         resync: float = 600.0,
         clock: Clock | None = None,
         metrics: QueueMetrics | None = None,
+        reconciles: ReconcileMetrics | None = None,
+        leads: Callable[[], bool] | None = None,
+        stop_within: float = STOP_WITHIN,
     ) -> None:
         clock = clock or SystemClock()
         self._cluster, self._settings, self._now = cluster, settings, clock.wall
@@ -142,9 +149,18 @@ class Controller:
         self._applier = ActionApplier(cluster, self.informers, clock.wall)
         self.queue: WorkQueue[Key] = WorkQueue("trainingjobs", clock=clock.monotonic, metrics=metrics)
         self._reconciler = Reconciler(
-            "trainingjobs", self._reconcile, workers=workers, queue=self.queue, on_error=self._tell
+            "trainingjobs",
+            self._reconcile,
+            workers=workers,
+            queue=self.queue,
+            on_error=self._tell,
+            metrics=reconciles,
+            stop_within=stop_within,
         )
         self.autoscaler = self._make_autoscaler(max_load_desired, clock) if autoscale else None
+        self._leads, self._stop_within = leads or (lambda: True), stop_within
+        # Who does not lead yet collects no keys: they would look like work that is left undone.
+        self._collects = leads is None
         self._watching = False
         self._memories: dict[Key, _Memory] = {}
         self._manager: Manager | None = None
@@ -156,6 +172,11 @@ class Controller:
         """Whether the caches are filled and the workers work."""
         return self._manager is not None and self._manager.ready
 
+    @property
+    def synced(self) -> bool:
+        """Whether the caches are filled, so that work could begin."""
+        return all(one.has_synced for one in self._needed)
+
     def run(self, stop: Stop) -> None:
         """Watch and reconcile until ``stop`` is set; then end within 30 s.
 
@@ -163,7 +184,7 @@ class Controller:
             ComponentDied: a part of the controller has ended by itself.
         """
         self.watch_training_jobs()
-        self._manager = Manager(self._components())
+        self._manager = Manager(self._components(), stop_within=self._stop_within)
         log.info("The controller starts")
         try:
             self._manager.run(stop)
@@ -194,8 +215,8 @@ class Controller:
         # What only the autoscaler reads (nodes, which a namespaced installation may not list) holds nobody else up.
         parts = [
             Component("recorder", self.recorder.run, restart=True),
-            Component("informers", self.informers.run, ready=lambda: all(one.has_synced for one in self._needed)),
-            Component("workers", self._reconciler.run),
+            Component("informers", self.informers.run, ready=lambda: self.synced and self._leads()),
+            Component("workers", self._work),
         ]
         if self.autoscaler is not None:
             parts.append(Component("autoscaler", self.autoscaler.run))
@@ -203,6 +224,13 @@ class Controller:
             sweeper = PrefixSweeper(self.agents, self._etcd, self._lives, self._namespaces, self._monotonic)
             parts.append(Component("sweeper", sweeper.run, restart=True))
         return parts
+
+    def _work(self, stop: Stop) -> None:
+        if not self._collects:
+            self._collects = True
+            for job in self._jobs.all():
+                self.queue.add((job.metadata.namespace, job.metadata.name), Priority.RESYNC)
+        self._reconciler.run(stop)
 
     def _lives(self, uid: str) -> bool:
         return bool(self._jobs.by_index(UID, uid))
@@ -225,7 +253,7 @@ class Controller:
     def _on_child(self, delta: Delta[Any]) -> None:
         owner = delta.obj.metadata.controller()
         if owner is not None and owner.kind == TRAINING_JOBS.name:
-            self.queue.add((delta.obj.metadata.namespace, owner.name), _priority(delta))
+            self._collect((delta.obj.metadata.namespace, owner.name), _priority(delta))
 
     def _on_pod(self, delta: Delta[Any]) -> None:
         for job in self._jobs.by_index(UID, delta.obj.metadata.labels.get(JOB_UID_LABEL, "")):
@@ -239,7 +267,11 @@ class Controller:
             self.queue.add((namespace, name))
 
     def _add(self, meta: ObjectMeta, delta: Delta[Any]) -> None:
-        self.queue.add((meta.namespace, meta.name), _priority(delta))
+        self._collect((meta.namespace, meta.name), _priority(delta))
+
+    def _collect(self, key: Key, priority: Priority) -> None:
+        if self._collects:
+            self.queue.add(key, priority)
 
     # --- one pass ---
 
@@ -264,6 +296,10 @@ class Controller:
                 memory.barred = job.metadata.generation, self._now() + REFUSED_RETRY
                 self._show_failure(job, "Refused", str(error))
                 return REFUSED_RETRY
+            except Unavailable as error:
+                if error.retry_after is not None:  # what happens to the job meanwhile is no reason to ask again
+                    memory.barred = job.metadata.generation, self._now() + error.retry_after
+                raise
         raise Conflict(f"{QUICK_TRIES} passes in a row were decided on old news")
 
     def _remember(self, key: Key, job: TrainingJob | None) -> _Memory | None:

@@ -139,12 +139,15 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._add_after(key, seconds, priority)
 
-    def add_rate_limited(self, key: K, priority: Priority = Priority.CHANGE) -> float:
-        """Have the key looked at later, each time twice as long, until `forget`. Returns the delay in seconds."""
+    def add_rate_limited(self, key: K, priority: Priority = Priority.CHANGE, *, at_least: float = 0.0) -> float:
+        """Have the key looked at later, each time twice as long, until `forget`. Returns the delay in seconds.
+
+        ``at_least``: seconds that somebody has asked to wait.
+        """
         with self._changed:
             if self._shut_down:
                 return 0.0
-            delay = self._back_off.failed(key)
+            delay = max(self._back_off.failed(key), at_least)
             if self._bucket is not None:
                 delay = max(delay, self._bucket.reserve(self._clock()))
             self._metrics.retried()
