@@ -183,6 +183,13 @@ class KubeProxy:
         """Let requests wait before they are passed on, until ``remove()``."""
         return self._add("hold", verb, resource, None, {"times": None, **counting})
 
+    def refuse(self, verb: str = "*", resource: str = "*", **counting: Any) -> Rule:
+        """Break the connections of requests that come, until ``remove()``; open ones too: as if nobody was there."""
+        rule = self._add("refuse", verb, resource, None, {"times": None, **counting})
+        if (verb, resource) == ("*", "*"):
+            self.drop_connections()
+        return rule
+
     def rewrite(self, verb: str, resource: str, change: Callable[[bytes], bytes], **counting: Any) -> Rule:
         """Change the bodies of answers; of a watch: each line, without its end."""
         return self._add("rewrite", verb, resource, change, {"times": None, **counting})
@@ -294,6 +301,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner._opened(call)
         if held := self.owner._standing("hold", call):
             held.released.wait()
+        if self.owner._take("refuse", call):
+            self._break()
+            return
         failing = self.owner._take("fail", call)
         if failing is not None:
             status, answer, retry_after, forward = failing.do
