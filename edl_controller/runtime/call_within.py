@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from edl_controller.errors import Unavailable
 
@@ -24,6 +24,8 @@ class CallsWithin:
     def __init__(self, name: str) -> None:
         self._name = name
         self._places = threading.BoundedSemaphore(LEFT_BEHIND)
+        self._lock = threading.Lock()
+        self._running: set[_Call[Any]] = set()
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
         """Return what ``function`` returns, or raise what it raises.
@@ -34,10 +36,22 @@ class CallsWithin:
         if not self._places.acquire(timeout=max(0.0, seconds)):
             raise Unavailable(f"{LEFT_BEHIND} requests have no answer yet")
         running = _Call(function, self._places)
-        threading.Thread(target=running.run, name=self._name, daemon=True).start()
-        if not running.ended.wait(seconds):
-            raise Unavailable(f"no answer within {seconds:.1f} s")
-        return running.result()
+        with self._lock:
+            self._running.add(running)
+        try:
+            threading.Thread(target=running.run, name=self._name, daemon=True).start()
+            if not running.ended.wait(seconds):
+                raise Unavailable(f"no answer within {seconds:.1f} s")
+            return running.result()
+        finally:
+            with self._lock:
+                self._running.discard(running)
+
+    def leave_behind(self) -> None:
+        """Have all who wait for an answer at this moment get `Unavailable` at once."""
+        with self._lock:
+            for one in self._running:
+                one.ended.set()
 
 
 class _Call(Generic[T]):
@@ -61,4 +75,6 @@ class _Call(Generic[T]):
     def result(self) -> T:
         if self._error is not None:
             raise self._error
+        if not self._value:
+            raise Unavailable("nobody waits for the answer any more")
         return self._value[0]

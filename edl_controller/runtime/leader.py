@@ -11,6 +11,7 @@ work first and calls `Leader.release` last.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import socket
 import threading
@@ -36,6 +37,8 @@ LOOK = 0.1
 """Seconds between two looks at what a caller waits for."""
 RELEASES = 3
 """Tries to release."""
+RELEASE_WITHIN = 3.0
+"""Seconds that all of them may take; then the lease runs out by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -159,9 +162,10 @@ class Leader:
         return False
 
     def release(self) -> None:
-        """Lead no more, and let another replica lead at once. Ends the thread; never raises. Idempotent.
+        """Lead no more, and let another replica lead at once. Ends the thread. Idempotent.
 
-        Only after everything that writes has ended. Where the own deadline has passed nothing is written.
+        Takes 5 s at most (`RELEASE_WITHIN` and the thread's end), and never raises. Only after everything that writes
+        has ended. Where the own deadline has passed nothing is written.
         """
         with self._lock:
             ended_before = self._ending.is_set()
@@ -183,7 +187,8 @@ class Leader:
         if led:
             self._metrics.leading(False)
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(self._settings.attempt + 5.0)
+            self._calls.leave_behind()
+            self._thread.join(2.0)
 
     # --- the thread ---
 
@@ -216,9 +221,9 @@ class Leader:
             now, pause = self._now(), self._pause()
             self._view = election.looked(self._view, self._settings, lease, now, pause)
 
-    def _read(self, view: View) -> Lease | None:
+    def _read(self, view: View, end: float = math.inf) -> Lease | None:
         try:
-            return self._call(view, partial(self._cluster.get, LEASES, self._namespace, self._name))
+            return self._call(view, partial(self._cluster.get, LEASES, self._namespace, self._name), end)
         except NotFound:
             return None
 
@@ -251,12 +256,11 @@ class Leader:
             uid=meta.uid,
         )
 
-    def _call(self, view: View, request: Callable[[], Lease]) -> Lease:
+    def _call(self, view: View, request: Callable[[], Lease], end: float = math.inf) -> Lease:
         """Ask, for as long as one attempt may take, and not beyond the own deadline."""
-        seconds = self._settings.attempt
         if view.renewed is not None:
-            seconds = min(seconds, max(0.0, election.deadline(view, self._settings) - self._now()))
-        return self._calls.call(request, seconds)
+            end = min(end, election.deadline(view, self._settings))
+        return self._calls.call(request, min(self._settings.attempt, max(0.0, end - self._now())))
 
     def _failed(self, view: View, decision: election.Decision, error: Exception) -> None:
         level = logging.DEBUG if isinstance(error, Conflict) and view.renewed is None else logging.WARNING
@@ -277,18 +281,19 @@ class Leader:
             self._on_lost()
 
     def _release(self, view: View) -> None:
+        end = self._now() + RELEASE_WITHIN
         for _ in range(RELEASES):
-            if not election.leads(view, self._settings, self._now()):
+            if not election.leads(view, self._settings, self._now()) or self._now() >= end:
                 return  # by now the record may be another's
             try:
                 if not view.fresh:
-                    lease = self._read(view)
+                    lease = self._read(view, end)
                     view = election.looked(view, self._settings, lease, self._now(), 0.0)
                 lease = view.seen.lease if view.seen is not None else None
                 if lease is None or lease.spec.holder_identity != self.identity:
                     return
                 spec = election.released_spec(lease.spec, self._clock.wall())
-                self._call(view, partial(self._patch, lease, spec))
+                self._call(view, partial(self._patch, lease, spec), end)
             except (Conflict, NotFound, Unavailable) as error:
                 log.warning("The lease %s/%s is not released yet: %s", self._namespace, self._name, error)
                 view = election.failed(view, self._now(), 0.0)

@@ -233,6 +233,27 @@ def test_a_request_that_hangs_holds_up_neither_the_deadline_nor_the_end(cluster:
         goes_on.set()
 
 
+def test_a_release_while_a_renewal_hangs_ends_in_time(cluster: MemoryCluster, elect: Elect) -> None:
+    goes_on, hanging = threading.Event(), threading.Event()
+
+    def hang(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("patch", "Lease"):
+            hanging.set()
+            goes_on.wait(60)
+
+    leader = leading(elect("me", ElectionSettings(lease=60, renew_deadline=50, retry=0.2)))
+    cluster.before_write = hang
+    try:
+        assert hanging.wait(30)
+        begin = time.monotonic()
+        leader.release()
+        assert time.monotonic() - begin < 6
+        assert not leader.is_leader()
+        assert holder(cluster) == "me"
+    finally:
+        goes_on.set()
+
+
 def test_an_error_that_is_none_of_a_cluster_does_not_end_the_election(
     cluster: MemoryCluster, elect: Elect, caplog: pytest.LogCaptureFixture
 ) -> None:
