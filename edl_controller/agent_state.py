@@ -1,8 +1,10 @@
 """Reads what the agents of each job say in its etcd, with its age, and writes what the controller asks of them.
 
-Each job is read again and again by a bounded number of threads, over one connection for each set of endpoints. A store
-that does not answer costs its own jobs their freshness and nobody else anything: one call takes at most `DEADLINE`, a
-failing store is asked ever more rarely and by one thread only, and it never has all threads.
+Each job is read again and again by a bounded number of threads, over one connection for each set of endpoints. While
+nothing at all changes in a store its jobs are not read one by one: one look at its revision says that what is known of
+each of them still holds. A store that does not answer costs its own jobs their freshness and nobody else anything: one
+call takes at most `DEADLINE`, a failing store is asked ever more rarely and by one thread only, and it never has all
+threads.
 
 Nothing here decides. What is written (drain requests, ``/ps_desired``) is asked for by the caller, queued and repeated
 until it is done; that it is done shows in the state that is read after it.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from edl_agent import errors
@@ -21,28 +23,18 @@ from edl_agent.clock import Clock, SystemClock
 from edl_agent.drain_request import DrainRequest
 from edl_agent.etcd import kv as parts
 from edl_agent.etcd import wire
-from edl_agent.etcd.connection import Connection
-from edl_agent.etcd.endpoints import parse_endpoints
-from edl_agent.etcd.identity import Login, TlsFiles
-from edl_agent.etcd.kv import KeyValue, Kv
-from edl_agent.keys import KeySchema, SlotFamily, parse_desired, prefix_end
-from edl_agent.report import Report
-from edl_agent.tasks.encoding import TaskKeys, decode_state
-from edl_controller.core.agents import NEVER_SEEN, AgentState, Slot
+from edl_agent.keys import KeySchema, prefix_end
+from edl_controller.agent_reading import read_state
+from edl_controller.agent_store import DEADLINE, EtcdAccess, Store
+from edl_controller.core.agents import NEVER_SEEN, AgentState
 
 _log = logging.getLogger(__name__)
 
-DEADLINE = 2.0
-"""Seconds that one call may take."""
-
 INTERVAL = 1.0
-"""Seconds between two looks at a job, where there are few."""
+"""Seconds between two looks at a job, where there are few, and between two looks at a store."""
 
 READS_PER_SECOND = 200
 """Of all jobs together; with more of them each is read more rarely."""
-
-LONGEST_PAUSE = 10.0
-"""Seconds after which a store that does not answer is asked again, at most."""
 
 JOBS = "/edl/jobs/"
 """Below it are the prefixes of all jobs that share an etcd (`edl_controller.core.names.etcd_prefix`)."""
@@ -53,52 +45,16 @@ _OUTAGES = (errors.Unavailable, errors.DeadlineExceeded, errors.UnknownOutcome, 
 Callback = Callable[[str, AgentState], object]
 
 
-@dataclass(frozen=True)
-class EtcdAccess:
-    """An etcd, and who we are to it. Equal ones share a connection."""
-
-    endpoints: tuple[str, ...]
-    tls: TlsFiles | None = None
-    login: Login | None = None
-
-
-class _Store:
-    """One etcd and how it is doing."""
-
-    def __init__(self, access: EtcdAccess, clock: Clock) -> None:
-        self.access = access
-        self.users = 0
-        self.busy = 0
-        self.failures = 0
-        self.next_try = 0.0
-        self.connection = Connection(
-            parse_endpoints(access.endpoints, tls=access.tls is not None),
-            tls=access.tls,
-            login=access.login,
-            dial_timeout=DEADLINE,
-            clock=clock,
-        )
-        self.kv = Kv(self.connection)
-
-    def may_be_asked(self, most: int, now: float) -> bool:
-        return self.busy < (1 if self.failures else most) and now >= self.next_try
-
-    def answered(self) -> None:
-        self.failures, self.next_try = 0, 0.0
-
-    def failed(self, now: float) -> None:
-        self.failures += 1
-        self.next_try = now + min(LONGEST_PAUSE, 0.5 * 2 ** min(self.failures, 10))
-
-
 @dataclass
 class _Watched:
-    """One job."""
+    """One job. ``version``: of its store when the job was read; ``resting``: it is read when its store changes."""
 
     key: str
     keys: KeySchema
-    store: _Store
+    store: Store
     state: AgentState = NEVER_SEEN
+    version: tuple[int, int] = (0, 0)
+    resting: bool = False
     drains: dict[str, DrainRequest | None] = field(default_factory=dict)
     desired: int | None = None
     reading: bool = False
@@ -113,16 +69,24 @@ class AgentStates:
         workers: threads that read; at least 2.
         interval: seconds between two looks at a job.
         clock: for ages (its wall clock) and deadlines.
+        may_write: asked before each write; where it says no, nothing is written and what is asked for stays.
     """
 
-    def __init__(self, *, workers: int = 4, interval: float = INTERVAL, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(
+        self,
+        *,
+        workers: int = 4,
+        interval: float = INTERVAL,
+        clock: Clock | None = None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._clock, self._may_write = clock or SystemClock(), may_write
         self._interval = interval
         self._most_per_store = max(1, workers - 1)
         self._changed = threading.Condition()
         self._jobs: dict[str, _Watched] = {}
-        self._stores: dict[EtcdAccess, _Store] = {}
-        self._due: list[tuple[float, int, _Watched]] = []
+        self._stores: dict[EtcdAccess, Store] = {}
+        self._due: list[tuple[float, int, _Watched | Store]] = []
         self._numbers = 0
         self._callbacks: list[Callback] = []
         self._closed = False
@@ -149,7 +113,8 @@ class AgentStates:
             self._drop(known)
             store = self._stores.get(access)
             if store is None:
-                store = self._stores[access] = _Store(access, self._clock)
+                store = self._stores[access] = Store(access, self._clock)
+                self._plan(store, self._interval)
             store.users += 1
             watched = self._jobs[job] = _Watched(job, keys, store)
             self._plan(watched, 0.0)
@@ -163,7 +128,12 @@ class AgentStates:
         """Return what was read last; `NEVER_SEEN` where nothing was. Look at its age."""
         with self._changed:
             watched = self._jobs.get(job)
-            return NEVER_SEEN if watched is None else watched.state
+            return NEVER_SEEN if watched is None else _up_to_date(watched)
+
+    def all(self) -> dict[str, AgentState]:
+        """Return what was read last of every job that is read."""
+        with self._changed:
+            return {key: _up_to_date(watched) for key, watched in self._jobs.items()}
 
     def refresh(self, job: str) -> None:
         """Read a job's keys as soon as a thread is free."""
@@ -209,7 +179,9 @@ class AgentStates:
             raise errors.ConfigurationError(f"{prefix!r} is not the prefix of one job: {JOBS}<namespace>/<name>/<uid>")
         start = keys.full("/")
 
-        def delete(store: _Store) -> None:
+        def delete(store: Store) -> None:
+            if not self._may_write():
+                return
             operation = parts.delete_op(start, prefix_end(start))
             store.kv.txn([], [operation], [], self._clock.monotonic() + DEADLINE)
 
@@ -223,7 +195,7 @@ class AgentStates:
         """
         found: list[str] = []
 
-        def look(store: _Store) -> None:
+        def look(store: Store) -> None:
             start, end = JOBS.encode(), prefix_end(JOBS.encode())
             while True:
                 request = wire.RangeRequest(key=start, range_end=end, limit=1, keys_only=True)
@@ -251,13 +223,13 @@ class AgentStates:
 
     # --- inside ---
 
-    def _borrow(self, access: EtcdAccess, use: Callable[[_Store], None]) -> None:
+    def _borrow(self, access: EtcdAccess, use: Callable[[Store], None]) -> None:
         with self._changed:
             store = self._stores.get(access)
         if store is not None:
             use(store)
             return
-        own = _Store(access, self._clock)
+        own = Store(access, self._clock)
         try:
             use(own)
         finally:
@@ -269,6 +241,7 @@ class AgentStates:
         watched.gone = True
         watched.store.users -= 1
         if not watched.store.users:
+            watched.store.gone = True
             del self._stores[watched.store.access]
             watched.store.connection.close()
 
@@ -278,57 +251,99 @@ class AgentStates:
                 want(watched)
                 self._plan(watched, 0.0)
 
-    def _plan(self, watched: _Watched, delay: float) -> None:
+    def _plan(self, what: _Watched | Store, delay: float) -> None:
         self._numbers += 1
-        watched.plan = self._numbers  # an earlier plan is void
-        heapq.heappush(self._due, (self._clock.monotonic() + delay, self._numbers, watched))
+        what.plan = self._numbers  # an earlier plan is void
+        if isinstance(what, _Watched):
+            what.resting = False
+        heapq.heappush(self._due, (self._clock.monotonic() + delay, self._numbers, what))
         self._changed.notify()
 
     def _work(self) -> None:
-        while (watched := self._next()) is not None:
-            self._look(watched)
+        while (chosen := self._next()) is not None:
+            if isinstance(chosen, Store):
+                self._look_at_store(chosen)
+            else:
+                self._look(chosen)
 
-    def _next(self) -> _Watched | None:
+    def _next(self) -> _Watched | Store | None:
         with self._changed:
             while not self._closed:
                 now = self._clock.monotonic()
-                later: list[tuple[float, int, _Watched]] = []
+                later: list[tuple[float, int, _Watched | Store]] = []
                 chosen = None
                 while self._due and self._due[0][0] <= now and chosen is None:
-                    _, number, watched = heapq.heappop(self._due)
-                    if watched.gone or watched.plan != number:
+                    _, number, what = heapq.heappop(self._due)
+                    if what.gone or what.plan != number:
                         continue
-                    if watched.reading or not watched.store.may_be_asked(self._most_per_store, now):
-                        later.append((max(now + 0.02, watched.store.next_try), number, watched))
+                    store, reading = (what, False) if isinstance(what, Store) else (what.store, what.reading)
+                    if reading or not store.may_be_asked(self._most_per_store, now):
+                        later.append((max(now + 0.02, store.next_try), number, what))
                         continue
-                    chosen = watched
+                    chosen = what
                 for one in later:
                     heapq.heappush(self._due, one)
                 if chosen is not None:
-                    chosen.reading = True
-                    chosen.store.busy += 1
+                    chosen.plan = 0
+                    if isinstance(chosen, _Watched):
+                        chosen.reading = True
+                    (chosen if isinstance(chosen, Store) else chosen.store).busy += 1
                     return chosen
                 self._changed.wait(self._due[0][0] - now if self._due else None)
             return None
 
+    def _look_at_store(self, store: Store) -> None:
+        """See whether anything has changed in a store whose jobs rest, and have them read if so."""
+        with self._changed:
+            key = next((one.keys.full("/ps_desired") for one in self._jobs.values() if one.store is store), b"")
+        asked, error, version = self._clock.wall(), "", store.version
+        outage = False
+        try:
+            version = store.look(key, self._clock.monotonic() + DEADLINE)
+        except errors.EdlAgentError as failure:
+            error, outage = str(failure) or type(failure).__name__, isinstance(failure, _OUTAGES)
+        with self._changed:
+            store.busy -= 1
+            if store.gone or self._closed:
+                return
+            self._plan(store, self._interval)
+            self._answered(store, outage)
+            mates = [one for one in self._jobs.values() if one.store is store]
+            changed = self._failed_together(mates, error) if outage else []
+            if not error and version == store.version:
+                store.looked = asked
+            else:
+                store.version = version
+                awake = [one for one in mates if one.resting]
+                for number, one in enumerate(awake):
+                    self._plan(one, number / READS_PER_SECOND)
+        self._tell(changed)
+
     def _look(self, watched: _Watched) -> None:
         with self._changed:
             before, drains, desired = watched.state, dict(watched.drains), watched.desired
+        if (drains or desired is not None) and not self._may_write():
+            drains, desired = {}, None
+        version = (0, 0)
         try:
             deadline = self._clock.monotonic() + DEADLINE
             self._write_drains(watched, drains, deadline)
             if desired is not None:
                 self._write_desired(watched, desired, deadline)
             asked = self._clock.wall()
-            state = read_state(watched.store.kv, watched.keys, deadline)
-            cluster_id = watched.store.connection.choice.cluster_id or 0
-            after = replace(state, observed=asked, cluster_id=cluster_id)
+            state, revision = read_state(watched.store.kv, watched.keys, deadline)
+            version = (watched.store.connection.choice.cluster_id or 0, revision)
+            after = replace(state, observed=asked, cluster_id=version[0])
             outage = False
         except errors.EdlAgentError as error:
             after = replace(before, error=str(error) or type(error).__name__)
             outage = isinstance(error, _OUTAGES)
         with self._changed:
-            changed = self._looked(watched, after, outage, drains, desired)
+            changed = self._looked(watched, after, version, outage, drains, desired)
+        self._tell(changed)
+
+    def _tell(self, changed: list[_Watched]) -> None:
+        with self._changed:
             callbacks = [*self._callbacks]
         for one in changed:
             for callback in callbacks:
@@ -337,22 +352,26 @@ class AgentStates:
                 except Exception:
                     _log.exception("A callback for the agents' state of %s raised", one.key)
 
+    def _answered(self, store: Store, outage: bool) -> None:
+        if outage:
+            store.failed(self._clock.monotonic())
+        else:
+            store.answered()
+
     def _looked(
         self,
         watched: _Watched,
         after: AgentState,
+        version: tuple[int, int],
         outage: bool,
         drains: dict[str, DrainRequest | None],
         desired: int | None,
     ) -> list[_Watched]:
         """Take in what a look has brought, plan the next. Returns the jobs whose state differs by it."""
-        store, now = watched.store, self._clock.monotonic()
+        store = watched.store
         watched.reading = False
         store.busy -= 1
-        if outage:
-            store.failed(now)
-        else:
-            store.answered()
+        self._answered(store, outage)
         if not after.error:
             watched.drains = {
                 name: request for name, request in watched.drains.items() if drains.get(name, ...) is not request
@@ -360,15 +379,31 @@ class AgentStates:
             watched.desired = None if watched.desired == desired else watched.desired
         if watched.gone or self._closed:
             return []
-        self._plan(watched, max(self._interval, len(self._jobs) / READS_PER_SECOND))
+        watched.version = version
+        self._plan_next(watched, after)
         # What keeps one job of a store from being read keeps all of them; each is not tried just to say so.
-        mates = [one for one in self._jobs.values() if one.store is store] if outage else [watched]
-        changed = []
-        for one in mates:
-            new = after if one is watched else replace(one.state, error=after.error)
-            if new.error != one.state.error or not _same(new, one.state):
-                changed.append(one)
-            one.state = new
+        if outage:
+            return self._failed_together([one for one in self._jobs.values() if one.store is store], after.error)
+        changed = after.error != watched.state.error or not _same(after, watched.state)
+        watched.state = after
+        return [watched] if changed else []
+
+    def _plan_next(self, watched: _Watched, after: AgentState) -> None:
+        """Let it rest until its store changes, where it can. What was planned during the look (`refresh`) stays."""
+        if watched.plan:
+            return
+        waits = watched.drains or watched.desired is not None or after.error
+        if not waits and watched.version == watched.store.version:
+            watched.resting = True
+        else:
+            self._plan(watched, max(self._interval, len(self._jobs) / READS_PER_SECOND))
+
+    def _failed_together(self, mates: list[_Watched], error: str) -> list[_Watched]:
+        changed = [one for one in mates if one.state.error != error]
+        for one in changed:
+            one.state = replace(_up_to_date(one), error=error)
+            if one.resting:
+                self._plan(one, self._interval)
         return changed
 
     def _write_drains(self, watched: _Watched, drains: dict[str, DrainRequest | None], deadline: float) -> None:
@@ -390,75 +425,12 @@ class AgentStates:
             _log.info("Set /ps_desired of %s from %r to %d", watched.key, pairs[0].value if pairs else None, count)
 
 
-def read_state(kv: Kv, keys: KeySchema, deadline: float) -> AgentState:
-    """Read all that a job's agents say, at one revision.
-
-    What is not understood is passed over: one bad value must not hide all others.
-
-    Raises:
-        EdlAgentError: etcd did not answer by ``deadline`` (on the monotonic clock).
-    """
-    tasks = TaskKeys(keys)
-    reports, drains = keys.full("/edl/agents/"), keys.full("/edl/drain/")
-    result = kv.txn(
-        [],
-        [
-            parts.range_op(keys.pservers.prefix, keys.pservers.board_end),
-            parts.range_op(keys.trainers.prefix, keys.trainers.end),
-            parts.range_op(reports, prefix_end(reports)),
-            parts.range_op(drains, prefix_end(drains)),
-            parts.range_op(tasks.state),
-        ],
-        [],
-        deadline,
-    )
-    board, trainers, told, asked, state = result.ranges
-    passes, finished = _passes(state)
-    requests = {pair.key[len(drains) :].decode(errors="replace"): DrainRequest.decode(pair.value) for pair in asked}
-    return AgentState(
-        desired=_desired(board, keys.full("/ps_desired")),
-        pservers=_slots(keys.pservers, board),
-        trainers=_slots(keys.trainers, trainers),
-        reports=tuple(report for pair in told if (report := Report.decode(pair.value)) is not None),
-        drains=frozenset(requests),
-        drain_requests=tuple((name, request) for name, request in sorted(requests.items()) if request is not None),
-        passes=passes,
-        passes_finished=finished,
-    )
-
-
-def _slots(family: SlotFamily, pairs: Iterable[KeyValue]) -> tuple[Slot, ...]:
-    found = [(family.index(pair.key), pair) for pair in pairs]
-    return tuple(
-        sorted(
-            (
-                Slot(index, pair.value.decode(errors="replace"), pair.mod_revision, pair.lease)
-                for index, pair in found
-                if index is not None
-            ),
-            key=lambda slot: slot.index,
-        )
-    )
-
-
-def _desired(pairs: Iterable[KeyValue], key: bytes) -> int | None:
-    for pair in pairs:
-        if pair.key == key:
-            try:
-                return parse_desired(pair.value)
-            except errors.InvalidDesiredCount:
-                return None
-    return None
-
-
-def _passes(pairs: tuple[KeyValue, ...]) -> tuple[int, int]:
-    if not pairs:
-        return 0, 0
-    try:
-        state = decode_state(pairs[0].value)
-    except errors.ProtocolError:
-        return 0, 0
-    return state.end - state.first, state.current - state.first
+def _up_to_date(watched: _Watched) -> AgentState:
+    """Return its state, as old as the last time that it was known to hold."""
+    state, looked = watched.state, watched.store.looked
+    if not watched.resting or looked is None or state.observed is None or state.observed >= looked:
+        return state
+    return replace(state, observed=looked)
 
 
 def _same(a: AgentState, b: AgentState) -> bool:

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from edl_agent.errors import EdlAgentError
-from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.agent_state import AgentStates
+from edl_controller.agent_store import EtcdAccess
 from edl_controller.cluster.port import Stop
 
 KEPT = 600.0

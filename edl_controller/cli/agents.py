@@ -8,7 +8,7 @@ from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.endpoints import parse_endpoints
 from edl_agent.etcd.kv import Kv
 from edl_agent.keys import KeySchema
-from edl_controller.agent_state import read_state
+from edl_controller.agent_reading import read_state
 from edl_controller.api.defaults import with_defaults
 from edl_controller.api.pods import Pod
 from edl_controller.api.v1 import TrainingJob
@@ -45,7 +45,8 @@ def read_agents(meeting: MeetingPoint | None) -> tuple[AgentState | None, str]:
     clock = SystemClock()
     connection = Connection(parse_endpoints(meeting.endpoints), tls=None, login=None, dial_timeout=_WITHIN, clock=clock)
     try:
-        return read_state(Kv(connection), KeySchema(meeting.prefix), clock.monotonic() + _WITHIN), ""
+        state, _ = read_state(Kv(connection), KeySchema(meeting.prefix), clock.monotonic() + _WITHIN)
+        return state, ""
     except EdlAgentError as error:
         return None, str(error)
     finally:

@@ -14,9 +14,11 @@ from edl_agent.drain_request import DrainRequest
 from edl_agent.errors import ConfigurationError
 from edl_agent.reporting import Reporter
 from edl_agent.tasks import Task, TaskQueue
-from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.agent_state import AgentStates
+from edl_controller.agent_store import EtcdAccess
 from edl_controller.core.agents import NEVER_SEEN, AgentState
 from tests.bench.etcd_cluster import EtcdCluster
+from tests.bench.etcd_proxy import EtcdProxy
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
@@ -183,6 +185,55 @@ def test_a_store_that_is_silent_costs_only_its_own_jobs_their_freshness(
     assert kept.cluster_id
     proxy.pass_all()
     eventually(lambda: "t" in states.get(silent[0]).drains, 20.0, "what was asked for meanwhile is done")
+
+
+def test_jobs_of_a_store_in_which_nothing_happens_are_not_read_one_by_one(
+    states: AgentStates, etcd_proxy: EtcdProxy, etcdctl: Callable[..., str], prefix: str
+) -> None:
+    jobs = [f"ns/{number}/u" for number in range(50)]
+    access = EtcdAccess((etcd_proxy.endpoint,))
+    told: list[str] = []
+    states.on_change(lambda job, state: told.append(job))
+    for job in jobs:
+        etcdctl("put", f"{prefix}/{job}/ps/0", "10.0.0.1:1") if job == jobs[7] else None
+        states.watch(job, access, f"{prefix}/{job}")
+    for job in jobs:
+        fresh(states, job)
+
+    def quiet() -> bool:
+        etcd_proxy.clear()
+        begin = time.time()
+        eventually(lambda: all(age_of(states, job) < time.time() - begin for job in jobs), 5.0, "all are looked at")
+        return etcd_proxy.count("Txn") == 0
+
+    # Other tests of this worker are over, so the store's revision stands still: all jobs rest, and are fresh.
+    eventually(quiet, 20.0, "no job is read")
+    assert etcd_proxy.count("Range") < 50
+    told.clear()
+    etcdctl("del", f"{prefix}/{jobs[7]}/ps/0")
+    eventually(lambda: told == [jobs[7]], 5.0, "a deletion is seen")
+    etcdctl("put", f"{prefix}/{jobs[8]}/ps/0", "10.0.0.2:1")
+    eventually(lambda: told == [jobs[7], jobs[8]], 5.0, "a new key is seen")
+
+
+def age_of(states: AgentStates, job: str) -> float:
+    """Seconds since the state of a job was last known to hold."""
+    return states.get(job).age(time.time())
+
+
+@pytest.mark.fault("K34")
+def test_a_resting_job_shows_that_its_store_has_gone(
+    states: AgentStates, proxy: TcpProxy, etcd: SharedEtcd, prefix: str, etcdctl: Callable[..., str]
+) -> None:
+    states.watch(JOB, EtcdAccess((proxy.endpoint,)), prefix)
+    fresh(states)
+    eventually(lambda: states._jobs[JOB].resting, 10.0, "it rests")
+    proxy.black_hole()
+    eventually(lambda: states.get(JOB).error, 10.0, "the error shows")
+    eventually(lambda: age_of(states, JOB) > 1.0, 10.0, "its age grows")
+    etcdctl("put", f"{prefix}/ps/0", "10.0.0.1:1")
+    proxy.pass_all()
+    eventually(lambda: states.get(JOB).pservers and not states.get(JOB).error, 20.0, "it is read again")
 
 
 def test_forgotten_jobs_and_moved_ones(

@@ -11,7 +11,8 @@ import pytest
 from edl_agent import EtcdClient
 from edl_agent.drain import Drain
 from edl_agent.reporting import Reporter
-from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.agent_state import AgentStates
+from edl_controller.agent_store import EtcdAccess
 from edl_controller.api.meta import find_condition
 from edl_controller.api.pods import Pod
 from edl_controller.core.agents import AgentState

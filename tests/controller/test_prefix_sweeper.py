@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from edl_agent.testing import EtcdServer
-from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.agent_state import AgentStates
+from edl_controller.agent_store import EtcdAccess
 from edl_controller.prefix_sweeper import KEPT, PrefixSweeper
 from tests.bench.clocks import FakeClock
 
