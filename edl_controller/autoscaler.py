@@ -139,6 +139,9 @@ class Autoscaler:
         self._jobs: dict[str, _Scaled] = {}
         self._plan = Plan(0.0)
         self._listeners: list[Callable[[str], object]] = []
+        self._deciders: list[Callable[[Decision], object]] = []
+        self.rounds = 0
+        """Begun so far: a loop that is stuck begins none."""
 
     # --- what is told; never blocks ---
 
@@ -176,6 +179,10 @@ class Autoscaler:
         """Call ``listener(job key)`` from the loop when what `scaling_of` says has changed; it must not block."""
         self._listeners.append(listener)
 
+    def on_decision(self, listener: Callable[[Decision], object]) -> None:
+        """Call ``listener(decision)`` from the loop for each decision that is made; it must not block."""
+        self._deciders.append(listener)
+
     @property
     def plan(self) -> Plan:
         """The newest plan."""
@@ -187,6 +194,7 @@ class Autoscaler:
         """Plan and act until ``stop`` is set."""
         while not stop.is_set():
             self._woken.clear()
+            self.rounds += 1
             try:
                 busy = self.round()
             except ClusterError as error:
@@ -377,6 +385,8 @@ class Autoscaler:
     def _decide(self, scaled: _Scaled, decision: Decision) -> None:
         with self._lock:
             scaled.journal = scaled.journal.add(decision)
+        for listener in self._deciders:
+            listener(decision)
 
     def _shown(self, scaled: _Scaled, seen: _Seen, plan: JobPlan, steps: Steps) -> ScalingView:
         ready = sum(pod.ready_since is not None and not pod.draining for pod in seen.view.pods)

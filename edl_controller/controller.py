@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from edl_agent.clock import Clock, SystemClock
-from edl_controller.agent_state import AgentStates, EtcdAccess
+from edl_controller.agent_state import AgentStates
+from edl_controller.agent_store import EtcdAccess
 from edl_controller.api import conditions as known
 from edl_controller.api.defaults import with_defaults
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, UNREADABLE

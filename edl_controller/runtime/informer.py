@@ -17,12 +17,17 @@ from typing import Generic, TypeVar
 
 from edl_controller.api.kinds import ApiObject, Kind
 from edl_controller.cluster.port import ObjectReader, Stop
+from edl_controller.errors import EdlControllerError
 from edl_controller.runtime.cache import Cache, IndexFunction
 from edl_controller.runtime.reflector import Delta, Reflector
 
 T = TypeVar("T", bound=ApiObject)
 
 log = logging.getLogger(__name__)
+
+
+class InformerDied(EdlControllerError):
+    """A thread of an informer has ended by itself: a fault of this program; its cache would grow old unseen."""
 
 
 class Informer(Generic[T]):
@@ -53,7 +58,6 @@ class Informer(Generic[T]):
         self.cache: Cache[T] = Cache(indexes)
         self._deltas: queue.SimpleQueue[Delta[T] | threading.Event | None] = queue.SimpleQueue()
         self._handlers: list[Callable[[Delta[T]], None]] = []
-        self._clock = clock
         self._delivered = threading.Event()
         self._reflectors = [
             Reflector(
@@ -68,6 +72,11 @@ class Informer(Generic[T]):
             )
             for namespace in (sorted(set(namespaces)) or [""])
         ]
+
+    @property
+    def reflectors(self) -> Sequence[Reflector[T]]:
+        """What keeps the cache: one for each watched namespace."""
+        return self._reflectors
 
     def add_handler(self, handler: Callable[[Delta[T]], None]) -> None:
         """Have ``handler`` called with every difference; before `run`. It must not block."""
@@ -84,11 +93,14 @@ class Informer(Generic[T]):
 
     def silence(self) -> float:
         """Return for how many seconds the cluster has said nothing in the quietest namespace; infinite: never yet."""
-        contacts = [reflector.last_contact for reflector in self._reflectors]
-        return max(float("inf") if at is None else self._clock() - at for at in contacts)
+        return max(reflector.silence() for reflector in self._reflectors)
 
     def run(self, stop: Stop) -> None:
-        """Follow the cluster until ``stop`` is set."""
+        """Follow the cluster until ``stop`` is set.
+
+        Raises:
+            InformerDied: a thread has ended by itself.
+        """
         name = f"edl-informer-{self.kind.plural}"
         threads = [
             threading.Thread(target=self._follow, args=(reflector, stop), name=name, daemon=True)
@@ -101,6 +113,8 @@ class Informer(Generic[T]):
         while ended < len(threads):
             delta = self._deltas.get()
             if delta is None:
+                if not stop.is_set():
+                    raise InformerDied(f"what follows {self.kind.plural} has ended by itself")
                 ended += 1
             elif isinstance(delta, threading.Event):
                 delta.set()

@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 from edl_controller.api.kinds import ApiObject, Kind
 from edl_controller.cluster.port import ObjectReader, Stop
 from edl_controller.runtime.cache import IndexFunction
-from edl_controller.runtime.informer import Informer
+from edl_controller.runtime.informer import Informer, InformerDied
 
 T = TypeVar("T", bound=ApiObject)
+
+ENDS_SEEN = 1.0
+"""Seconds within which the end of an informer is noticed."""
 
 
 class Informers:
@@ -61,12 +64,21 @@ class Informers:
         return True
 
     def run(self, stop: Stop) -> None:
-        """Follow the cluster until ``stop`` is set."""
+        """Follow the cluster until ``stop`` is set.
+
+        Raises:
+            InformerDied: one has ended by itself.
+        """
         threads = [
             threading.Thread(target=informer.run, args=(stop,), name=f"edl-informer-{plural}-handlers", daemon=True)
             for plural, informer in self._by_kind.items()
         ]
         for thread in threads:
             thread.start()
+        while not stop.wait(ENDS_SEEN) and all(thread.is_alive() for thread in threads):
+            pass
+        if not stop.is_set():
+            left = ", ".join(thread.name for thread in threads if not thread.is_alive())
+            raise InformerDied(f"ended by itself: {left}")
         for thread in threads:
             thread.join()

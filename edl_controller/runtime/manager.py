@@ -105,8 +105,10 @@ class Manager:
         try:
             for component in self._components:
                 self._parts.append(_Part(component, self._ended))
+                pause = STOP_SEEN / 100
                 while not (component.ready() or stop.is_set() or self._ended.is_set()):
-                    self._ended.wait(STOP_SEEN / 10)
+                    self._ended.wait(pause)
+                    pause = min(STOP_SEEN, pause * 1.5)  # a replica may wait for days to lead
                 if stop.is_set() or self._ended.is_set():
                     break
                 log.debug("%s is ready", component.name)

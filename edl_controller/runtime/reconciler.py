@@ -62,7 +62,7 @@ class Reconciler(Generic[K]):
         queue: of the keys.
         on_error: is told what `reconcile` raised, by the worker; what it raises itself is logged.
         metrics: who counts.
-        stop_within: seconds that the workers have to finish what they are at.
+        stop_within: seconds that the workers have to finish what they are at; default `STOP_WITHIN`.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Reconciler(Generic[K]):
         queue: WorkQueue[K] | None = None,
         on_error: Callable[[K, Exception], None] = _ignore,
         metrics: ReconcileMetrics | None = None,
-        stop_within: float = STOP_WITHIN,
+        stop_within: float | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers: at least 1, not {workers}")
         self.name = name
         self.queue: WorkQueue[K] = WorkQueue(name) if queue is None else queue
         self._reconcile, self._workers, self._on_error = reconcile, workers, on_error
-        self._metrics, self._stop_within = metrics or NoMetrics(), stop_within
+        self._metrics, self._stop_within = metrics or NoMetrics(), stop_within or STOP_WITHIN
 
     def process_next_work_item(self) -> bool:
         """Wait for a key and work on it; False: the queue is shut down."""

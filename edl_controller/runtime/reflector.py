@@ -22,7 +22,7 @@ from typing import Generic, Literal, TypeVar
 
 from edl_controller.api.kinds import ApiObject, Kind
 from edl_controller.cluster.port import ObjectReader, Stop
-from edl_controller.errors import Gone, Invalid, Unavailable
+from edl_controller.errors import Forbidden, Gone, Invalid, NotFound, Unavailable
 from edl_controller.runtime.back_off import JitteredBackOff
 from edl_controller.runtime.cache import Cache, Key, key_of
 
@@ -34,6 +34,10 @@ SILENCE = 15.0
 """Seconds without a word after which a watch is opened anew."""
 CALM = 10.0
 """Seconds; after a watch that lived so long the next failure is a first one again."""
+REFUSED_RETRY = 60.0
+"""Seconds between two tries of what is refused again and again (row K22)."""
+NEWS = 60.0
+"""Seconds after which a trouble that goes on is logged once more."""
 
 Origin = Literal["watch", "list", "resync"]
 
@@ -115,11 +119,20 @@ class Reflector(Generic[T]):
         """Set once the first list is in the cache."""
         self.last_contact: float | None = None
         """When (`clock`) the cluster last answered or sent something; None: never."""
+        self.namespace = namespace
+        self.trouble: Exception | None = None
+        """Why it cannot be followed now; None: nothing is known to be wrong."""
+        self.turn = clock()
+        """When (`clock`) the loop last did anything: a thread that is stuck or dead falls behind."""
+        self.lists = self.watches = self.failures = 0
+        """How often a whole list was asked for, a watch opened, and either failed."""
+        self._said: tuple[str, float] = ("", 0.0)
 
     def run(self, stop: Stop) -> None:
         """List and watch until ``stop`` is set."""
         resync = False
         while not stop.is_set():
+            self.turn = self._clock()
             try:
                 if not self._version:
                     self._list(resync)
@@ -136,9 +149,15 @@ class Reflector(Generic[T]):
                 if not first:
                     stop.wait(delay)
             except Exception as error:
-                if isinstance(error, Invalid):
+                if isinstance(error, (Invalid, NotFound)):
                     self._version = ""  # that version will never do: the same again would be refused for ever
+                if isinstance(error, NotFound):
+                    self._forget_all()
                 self._wait_after(error, stop)
+
+    def silence(self) -> float:
+        """Return for how many seconds the cluster has said nothing; infinite: it never has."""
+        return float("inf") if self.last_contact is None else self._clock() - self.last_contact
 
     def _next_resync(self) -> float:
         if not self._resync:
@@ -147,17 +166,43 @@ class Reflector(Generic[T]):
 
     def _wait_after(self, error: Exception, stop: Stop) -> None:
         delay = self._back_off.failed()
+        self.failures += 1
+        self.trouble = error
+        where = f" in {self._namespace}" if self._namespace else ""
         if isinstance(error, Unavailable):
             delay = max(delay, error.retry_after or 0.0)
-            log.warning("Cannot watch %s, trying again in %.1f s: %s", self._kind.plural, delay, error)
+            log.warning("Cannot watch %s%s, trying again in %.1f s: %s", self._kind.plural, where, delay, error)
+        elif isinstance(error, (Forbidden, NotFound)):
+            # Somebody has to do something, and may take long: said once, and now and then.
+            if isinstance(error, Forbidden) and delay >= REFUSED_RETRY / 2:
+                delay = REFUSED_RETRY
+            text, now = f"{type(error).__name__} {error}", self._clock()
+            if text != self._said[0] or now - self._said[1] >= NEWS:
+                self._said = text, now
+                log.error("Cannot watch %s%s, going on trying: %s", self._kind.plural, where, error)
         else:
-            # Anything else is a fault of this program or a refusal; it must neither end the thread nor be hidden.
-            log.error("Cannot watch %s, trying again in %.1f s", self._kind.plural, delay, exc_info=error)
+            # Anything else is a fault of this program; it must neither end the thread nor be hidden.
+            log.error("Cannot watch %s%s, trying again in %.1f s", self._kind.plural, where, delay, exc_info=error)
         stop.wait(delay)
 
+    def _well(self) -> None:
+        """Note that the cluster has answered."""
+        self.last_contact = self.turn = self._clock()
+        if self.trouble is not None:
+            if self._said[0]:
+                log.info("%s can be watched again", self._kind.plural)
+            self.trouble, self._said = None, ("", 0.0)
+
+    def _forget_all(self) -> None:
+        """Empty the cache: the kind is not served (any more), so there are no objects of it (row K23)."""
+        for obj in self._cache.all(self._namespace):
+            self._cache.remove(obj, obj.metadata.resource_version, self._namespace)
+            self._emit(Delta("deleted", obj, obj, "list"))
+
     def _list(self, resync: bool) -> None:
+        self.lists += 1
         listing = self._reader.list(self._kind, self._namespace)
-        self.last_contact = self._clock()
+        self._well()
         keys: set[Key] = set()
         for obj in listing.items:
             keys.add(key_of(obj))
@@ -187,13 +232,14 @@ class Reflector(Generic[T]):
 
     def _watch(self, until: _Until) -> None:
         started = self._clock()
+        self.watches += 1
         heard = False
         try:
             for change in self._reader.watch(self._kind, self._namespace, self._version, until):
                 # A word that is no news does not count, or a watch that ends after it would be opened for ever.
                 heard = heard or change.resource_version != self._version
                 until.heard()
-                self.last_contact = self._clock()
+                self._well()
                 self._version = change.resource_version or self._version
                 obj = change.obj
                 if obj is None or change.type == "BOOKMARK":

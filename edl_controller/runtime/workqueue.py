@@ -229,6 +229,12 @@ class WorkQueue(Generic[K]):
         with self._changed:
             return self._clock() - min(self._working.values()) if self._working else 0.0
 
+    def unfinished_work(self) -> float:
+        """Return the seconds that all keys together have been worked on."""
+        with self._changed:
+            now = self._clock()
+            return sum(now - since for since in self._working.values())
+
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all inner maps, so that a leak can be seen."""
         with self._changed:

@@ -11,7 +11,7 @@ import importlib.metadata
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import urllib3
@@ -34,6 +34,21 @@ MERGE_PATCH = "application/merge-patch+json"
 Response = urllib3.BaseHTTPResponse
 
 
+class Calls(Protocol):
+    """Is told of every request."""
+
+    def called(self, method: str, status: int) -> None:
+        """One was answered; 0: it was not."""
+        ...
+
+
+class NoCalls:
+    """Counts nothing."""
+
+    def called(self, method: str, status: int) -> None:
+        """Ignore it."""
+
+
 class Transport:
     """One API server. Thread-safe.
 
@@ -43,6 +58,7 @@ class Transport:
         clock: monotonic seconds.
         before_write: asked at the last moment, when all but the body of a write is sent; what it raises ends the
             request undone. So neither a slow connection nor new credentials make a write late.
+        calls: who counts.
     """
 
     def __init__(
@@ -52,9 +68,10 @@ class Transport:
         answer_within: float = ANSWER_WITHIN,
         clock: Callable[[], float] = time.monotonic,
         before_write: Callable[[], None] | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self._credentials, self._answer_within, self._clock = credentials, answer_within, clock
-        self._before_write = before_write
+        self._before_write, self._calls = before_write, calls or NoCalls()
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
         self._identity = ""
@@ -122,7 +139,9 @@ class Transport:
                     preload_content=False,
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
+                self._calls.called(method, 0)
                 raise Unavailable(f"{asked}: no answer: {_cause(error)}") from error
+            self._calls.called(method, response.status)
             if response.status < 300:
                 if silence is not None:
                     _wait_at_most(response, silence)

@@ -1,0 +1,1 @@
+"""The program `edl-controller`: settings, connections, election, health, metrics, a clean end."""
