@@ -146,8 +146,8 @@ class Simulation:
             answer = self._serve(decision, known, spec)
             if self.trap and isinstance(answer, Lease) and not isinstance(decision, Look):
                 # The worst moment: the write is done, its answer is read much later, and no other follows.
-                elector.paused_until = self.time + self.trap
-                elector.cut_off_until = elector.paused_until + 30.0
+                elector.paused_until = min(END, self.time + self.trap)
+                elector.cut_off_until = min(END, elector.paused_until + 30.0)
                 self.trap = 0.0
             if not lost_answer:
                 delay = self._delay(SETTINGS.attempt if late_answer else 0.0)
