@@ -80,7 +80,7 @@ def test_one_namespace_needs_no_right_in_the_cluster(offline_kubectl: Kubectl) -
         == granted_rights(rules_of(everywhere, "edl-controller")) - nodes
     )
     args = _kind(here, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert args[-2:] == ["--namespace=$(POD_NAMESPACE)", "--no-autoscale"]
+    assert args[-1] == "--namespace=$(POD_NAMESPACE)"
 
 
 @pytest.mark.parametrize(
