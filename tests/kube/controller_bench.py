@@ -239,9 +239,10 @@ class ControllerBench:
 
     def wait_gone(self, name: str, timeout: float = DEADLINE) -> None:
         """Wait until neither the job nor anything that it had is there."""
-        eventually(lambda: not self._left(name), timeout, lambda: f"nothing is left, but {self._left(name)}")
+        eventually(lambda: not self.left(name), timeout, lambda: f"nothing is left, but {self.left(name)}")
 
-    def _left(self, name: str) -> list[str]:
+    def left(self, name: str) -> list[str]:
+        """The names of all that a job has left, itself included."""
         paths = (self.training_jobs_path, self.sets_path, self.jobs_path, f"{self.core}/pods")
         found = [one["metadata"]["name"] for path in paths for one in self.client.get(path)["items"]]
         return [one for one in found if one == name or one.startswith(f"{name}-")]
