@@ -9,7 +9,7 @@ The rules are client-go's (``tools/leaderelection``), with its figures, and stri
 - **Losing is final.** Who has lost does not compete again under the same `View`: its program ends.
 - A record whose holder is ``""`` was released and is free at once; so is a lease that is not there at the first look.
   Where one vanishes later (somebody deleted it), its holder creates it anew; others wait for as long as if it had just
-  been renewed.
+  been renewed. (Who deletes it twice within that time, or before a new replica has seen it, asks for two leaders.)
 - Every write carries the version of the record it is based on, so of two replicas one gets it.
 """
 

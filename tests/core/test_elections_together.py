@@ -66,6 +66,7 @@ class Simulation:
     lease: Lease | None = None
     broken: dict[str, float] = field(default_factory=dict)
     """Fault of the network -> until when."""
+    deleted: bool = False
     trap: float = 0.0
     """Seconds for which the next writer is paused."""
 
@@ -235,7 +236,9 @@ class Simulation:
             case "set the wall clock":
                 elector.wall = self.random.uniform(-7200, 7200)
             case "delete the lease":
-                self.lease = None
+                # Once: an absence that was seen before and after another lease looks like one and the same.
+                if not self.deleted:
+                    self.lease, self.deleted = None, True
             case "label the lease" if self.lease is not None:
                 meta = msgspec.structs.replace(self.lease.metadata, resource_version=str(next(self._versions)))
                 self.lease = msgspec.structs.replace(self.lease, metadata=meta)
