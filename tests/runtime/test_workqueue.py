@@ -408,3 +408,11 @@ def test_a_token_bucket_gives_its_burst_and_then_its_rate() -> None:
     reserved = TokenBucket(rate=2, burst=1, now=0.0)
     waits = [reserved.reserve(0.0) for _ in range(5)]
     assert all(b - a == pytest.approx(0.5) for a, b in pairwise(waits))
+
+
+def test_who_was_asked_to_wait_waits_at_least_so_long() -> None:
+    now = 0.0
+    queue: WorkQueue[str] = WorkQueue("t", clock=lambda: now)
+    assert queue.add_rate_limited("a", at_least=7.0) == 7.0
+    assert queue.add_rate_limited("b", at_least=0.0) < 1.0
+    assert queue.failures("a") == 1
