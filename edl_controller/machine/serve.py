@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from edl_controller.machine.local_state import LocalState
 from edl_controller.machine.node.images import Images
 from edl_controller.machine.one_machine import OneMachine
 from edl_controller.runtime import logs
+from edl_controller.runtime.signals import SignalledEnd
 
 
 def serve(state: LocalState, nodes: tuple[str, ...], images: Path | None) -> None:
@@ -24,23 +22,9 @@ def serve(state: LocalState, nodes: tuple[str, ...], images: Path | None) -> Non
         Unavailable: another process serves this cluster, or etcd does not start.
         InvalidQuantity: a node is described wrongly.
     """
-    # Not an Event: a handler that interrupts its `wait` may find its lock taken, by the very thread that it runs on.
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-
-    def stop(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(tell, b"x")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None):
-            os.read(told, 1)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(told)
-        os.close(tell)
+    machine = OneMachine(state, node_sizes.read(nodes), images=Images.read(images) if images else None)
+    with SignalledEnd() as end, machine:
+        end.wait()
 
 
 def main() -> int:

@@ -63,7 +63,8 @@ class Program:
 
     def _assemble(self, stack: contextlib.ExitStack) -> None:
         settings = self._settings
-        binds = parse_address(settings.http_bind), parse_address(settings.metrics_bind or settings.http_bind)
+        http = parse_address(settings.http_bind)
+        metrics = parse_address(settings.metrics_bind) if settings.metrics_bind else http
         etcd, jobs = connections.etcd_access(settings), connections.job_settings(settings)
         connect = connections.connector(settings)
         if settings.cluster == "local" and etcd is None:
@@ -97,7 +98,7 @@ class Program:
         self._metrics.collect(Observed(self.controller).metrics)
         if self.controller.autoscaler is not None:
             self.controller.autoscaler.on_decision(counts.DecisionCounts(self._metrics).decided)
-        self._serve(stack, *binds)
+        self._serve(stack, http, metrics)
 
     def _candidate(
         self, stack: contextlib.ExitStack, connect: connections.Connect, calls: connections.ApiCalls
@@ -115,7 +116,7 @@ class Program:
     def _serve(self, stack: contextlib.ExitStack, http: Address, metrics: Address) -> None:
         self.health = Health(self.controller, self._stopping)
         pages = {"/healthz": self.health.healthz, "/readyz": self.health.readyz}
-        if metrics == http:
+        if metrics is http or (metrics == http and metrics.port):
             servers = [HttpServer(http, {**pages, "/metrics": self._metrics.page})]
         else:
             servers = [HttpServer(http, pages), HttpServer(metrics, {"/metrics": self._metrics.page})]

@@ -36,8 +36,8 @@ CALM = 10.0
 """Seconds; after a watch that lived so long the next failure is a first one again."""
 REFUSED_RETRY = 60.0
 """Seconds between two tries of what is refused again and again (row K22)."""
-NEWS = 60.0
-"""Seconds after which a trouble that goes on is logged once more."""
+INSTALLED_SEEN = 5.0
+"""Seconds within which it is seen that a kind that was not served is (row K23)."""
 
 Origin = Literal["watch", "list", "resync"]
 
@@ -126,7 +126,7 @@ class Reflector(Generic[T]):
         """When (`clock`) the loop last did anything: a thread that is stuck or dead falls behind."""
         self.lists = self.watches = self.failures = 0
         """How often a whole list was asked for, a watch opened, and either failed."""
-        self._said: tuple[str, float] = ("", 0.0)
+        self._said = ""
 
     def run(self, stop: Stop) -> None:
         """List and watch until ``stop`` is set."""
@@ -173,12 +173,13 @@ class Reflector(Generic[T]):
             delay = max(delay, error.retry_after or 0.0)
             log.warning("Cannot watch %s%s, trying again in %.1f s: %s", self._kind.plural, where, delay, error)
         elif isinstance(error, (Forbidden, NotFound)):
-            # Somebody has to do something, and may take long: said once, and now and then.
-            if isinstance(error, Forbidden) and delay >= REFUSED_RETRY / 2:
+            # Somebody has to do something, and may take long: said once.
+            if isinstance(error, NotFound):
+                delay = min(delay, INSTALLED_SEEN)
+            elif delay >= REFUSED_RETRY / 2:
                 delay = REFUSED_RETRY
-            text, now = f"{type(error).__name__} {error}", self._clock()
-            if text != self._said[0] or now - self._said[1] >= NEWS:
-                self._said = text, now
+            if self._said != str(error):
+                self._said = str(error)
                 log.error("Cannot watch %s%s, going on trying: %s", self._kind.plural, where, error)
         else:
             # Anything else is a fault of this program; it must neither end the thread nor be hidden.
@@ -189,9 +190,9 @@ class Reflector(Generic[T]):
         """Note that the cluster has answered."""
         self.last_contact = self.turn = self._clock()
         if self.trouble is not None:
-            if self._said[0]:
+            if self._said:
                 log.info("%s can be watched again", self._kind.plural)
-            self.trouble, self._said = None, ("", 0.0)
+            self.trouble, self._said = None, ""
 
     def _forget_all(self) -> None:
         """Empty the cache: the kind is not served (any more), so there are no objects of it (row K23)."""
