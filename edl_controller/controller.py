@@ -62,6 +62,11 @@ JOB = "job-uid"
 UID = "uid"
 """Index of TrainingJobs by their uid."""
 
+_NO_IDENTITY = (
+    "this job's own etcd asks for an identity that the controller does not have: it reads no Secrets, "
+    "so what the agents say there is not shown; the job itself is not hindered"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -320,8 +325,10 @@ class Controller:
         if seen is not None and (seen.versions, seen.news) == (versions, news) and now < seen.until:
             return None if seen.until == float("inf") else seen.until - now
         memory.seen = None
-        self._watch_agents(job, children)
+        unread = self._watch_agents(job, children)
         agents = self.agents.get(memory.job)
+        if unread:
+            agents = dataclasses.replace(agents, error=unread)
         outcome = decide(job, children, agents, self._settings, now, self._scaling(memory.job))
         outcome = self._until_first_look(job, agents, outcome, memory.since + self._settings.agents_stale - now)
         changed = self._applier.apply(outcome.actions, job)
@@ -362,27 +369,43 @@ class Controller:
         versions += ["" if trainer is None else trainer.metadata.resource_version, *_versions(pods)]
         return collect_children(job, found_sets, trainers, pods), tuple(versions)
 
-    def _watch_agents(self, job: TrainingJob, children: Children) -> None:
-        """Have the job's etcd read, once it is known where it is."""
+    def _watch_agents(self, job: TrainingJob, children: Children) -> str:
+        """Have the job's etcd read, once it is known where it is; return why it cannot be, if so."""
         filled = with_defaults(job, self._settings.rules)
         if known.is_final(job.status.conditions) or job.metadata.deletion_timestamp is not None:
             self.agents.forget(job_key(job))
-            return
+            return ""
         if in_master_pod(filled):
             pod = serving_master(children)
             if pod is None:
-                return
+                return ""
             meeting = in_master(filled, pod.status.pod_ip, pod.metadata.uid)
         else:
             meeting = external(filled, self._settings)
-        own = not in_master_pod(filled) and not filled.spec.etcd.endpoints
-        access = self._etcd if own else EtcdAccess(tuple(meeting.endpoints))
+        own = in_master_pod(filled) or bool(filled.spec.etcd.endpoints)
+        access = self._access_to(meeting.endpoints) if own else self._etcd
         if access is None or not access.endpoints:
-            return
+            return _NO_IDENTITY if own else ""
         try:
             self.agents.watch(job_key(job), access, meeting.prefix)
         except ValueError as error:
-            log.debug("The agents of %s/%s cannot be read: %s", job.metadata.namespace, job.metadata.name, error)
+            return f"the agents cannot be read: {error}"
+        if filled.spec.etcd.credentials is not None and own and self.agents.get(job_key(job)).error:
+            return _NO_IDENTITY
+        return ""
+
+    def _access_to(self, endpoints: Sequence[str]) -> EtcdAccess | None:
+        """Return how a job's own etcd is read; None: it wants to know who asks, and nobody told the controller.
+
+        The job names Secrets, which are for its pods; the controller reads none (`docs/operations.md`). Its own
+        certificate may be shown to anybody, its password is for its own etcd only.
+        """
+        tls = any(one.lower().startswith("https:") for one in endpoints)
+        if not tls:
+            return EtcdAccess(tuple(endpoints))
+        if self._etcd is None or self._etcd.tls is None:
+            return None
+        return EtcdAccess(tuple(endpoints), tls=self._etcd.tls)
 
     def _repair_desired(self, job: TrainingJob, children: Children, agents: AgentState) -> None:
         """Keep the number of pservers that the agents go by at the one in effect (row K35)."""
@@ -462,25 +485,22 @@ class Controller:
 
     def _refuse(self, job: TrainingJob, memory: _Memory, why: str) -> None:
         """Say once of an object that cannot be read that it is so; nothing is made from it, nobody else is hindered."""
-        if memory.unreadable == job.metadata.generation:
+        meta = job.metadata
+        if memory.unreadable == meta.generation:
             return
-        memory.unreadable = job.metadata.generation
         message = f"the object cannot be read: {why}"
         note = Note("Invalid", "Validate", message, warning=True)
-        self.recorder.record(TRAINING_JOBS.reference(job), note)
         conditions = known.set_condition(
-            job.status.conditions,
-            known.INVALID,
-            "True",
-            "Unreadable",
-            message,
-            now=self._now(),
-            generation=job.metadata.generation,
+            (), known.INVALID, "True", "Unreadable", message, now=self._now(), generation=meta.generation
         )
+        # Of what its status says nothing is known, nor of any conflict with it.
+        status = {"status": {"conditions": msgspec.to_builtins(conditions)}}
         try:
-            self._patch_status(job, msgspec.structs.replace(job.status, conditions=conditions))
-        except (Invalid, StaleDecision) as error:
-            log.info("%s/%s: %s (%s)", job.metadata.namespace, job.metadata.name, message, error)
+            self._cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, status, subresource="status", uid=meta.uid)
+        except (Invalid, NotFound) as error:  # written, and the answer cannot be read; or deleted meanwhile
+            log.info("%s/%s: %s (%s)", meta.namespace, meta.name, message, error)
+        memory.unreadable = meta.generation
+        self.recorder.record(TRAINING_JOBS.reference(job), note)
 
     def _tell(self, key: Key, error: Exception) -> None:
         """Show on the job that passes over it fail (row K30)."""

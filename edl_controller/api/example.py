@@ -45,7 +45,7 @@ spec:
   # etcd, where trainers and pservers find each other: the controller's, else one in the job's master pod.
   # etcd:
   #   endpoints: ["https://etcd-0.example.com:2379"]
-  #   tls: {secretName: etcd-client}            # ca.crt, tls.crt, tls.key
+  #   tls: {secretName: etcd-client, clientCertificate: true}   # ca.crt; with clientCertificate tls.crt, tls.key too
   #   credentials: {secretName: etcd-login}     # username, password
 
   autoscaling:

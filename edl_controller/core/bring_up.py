@@ -13,6 +13,9 @@ The rules for an edit of a running job:
 
 A coordination state that was lost (another master pod, or another cluster behind the endpoints) restarts all roles: the
 Job is deleted, the pservers go down to none and come back, and the trainers after them.
+
+What somebody else does to a child is set back: the number of pservers, the image of their pods, the child's own labels
+(row K36). What a user adds stays, and the trainers' parallelism is the autoscaler's present state, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from edl_controller.core.children import Children
 from edl_controller.core.job_settings import JobSettings
 from edl_controller.core.meeting_point import MeetingPoint, external, in_master, in_master_pod
 from edl_controller.core.merge_patch import difference
-from edl_controller.core.names import COORDINATION_ANNOTATION, PSERVERS_ANNOTATION, REVISION_ANNOTATION, Role
+from edl_controller.core.names import COORDINATION_ANNOTATION, PSERVERS_ANNOTATION, REVISION_ANNOTATION, Role, labels
 from edl_controller.core.parser import DefaultJobParser, revision
 from edl_controller.core.replica_statuses import left, ready
 from edl_controller.core.semantics.pod_state import is_active, is_ready
@@ -146,6 +149,7 @@ class _Pass:
                 self._patch_replica_set(child, wanted, 1)
             elif child.spec.replicas != 1:
                 self._scale(child, 1)
+            self._set_labels_back("master")
         if not in_master_pod(self.filled):
             cluster = f"{self.agents.cluster_id:x}" if self.agents.cluster_id else ""
             return external(self.filled, self.settings, cluster)
@@ -189,7 +193,8 @@ class _Pass:
             for pod in self.children.pserver_pods
         )
         replicas = 0 if old else self.count
-        if self._outdated("pserver"):
+        self._set_labels_back("pserver")
+        if self._outdated("pserver") or self._has_foreign_image(child):
             self._patch_replica_set(child, self.parser.parse_to_pserver(self.job, keeps), replicas)
         elif child.spec.replicas != replicas:
             self._scale(child, replicas)
@@ -223,6 +228,7 @@ class _Pass:
                 self._delete(JOBS, child.metadata)
                 self._wait("TrainersLeaving", "the coordination state was lost: the trainers restart")
             return
+        self._set_labels_back("trainer")
         if self._outdated("trainer") and self._may_replace(child):
             self._delete(JOBS, child.metadata)
             self._wait("TrainersLeaving", "the trainers are replaced by ones with the new spec")
@@ -241,6 +247,22 @@ class _Pass:
         if role == "pserver" and self.pservers_removed:
             return False
         return child is not None and child.metadata.annotations.get(REVISION_ANNOTATION) != revision(self.job, role)
+
+    def _has_foreign_image(self, child: ReplicaSet) -> bool:
+        """Whether somebody else has edited what the pservers' pods run."""
+        if self.pservers_removed:
+            return False
+        wanted = self.filled.spec.pserver.image
+        return any(one.name == "pserver" and one.image != wanted for one in child.spec.template.spec.containers)
+
+    def _set_labels_back(self, role: Role) -> None:
+        child = self.children.child(role)
+        if child is None or child.metadata.deletion_timestamp is not None:
+            return
+        meta = self.job.metadata
+        if lost := difference(child.metadata.labels, child.metadata.labels | labels(meta.name, meta.uid, role)):
+            kind = JOBS if role == "trainer" else REPLICA_SETS
+            self.progress.actions.append(_patch(kind, child.metadata, {"metadata": {"labels": lost}}))
 
     def _delete(self, kind: Any, meta: ObjectMeta) -> None:
         self.progress.actions.append(Delete(kind, meta.namespace, meta.name, meta.uid))

@@ -12,6 +12,7 @@ from edl_controller.core.actions import Note
 from edl_controller.core.agents import AgentState
 from edl_controller.core.bring_up import Progress, pservers_up
 from edl_controller.core.children import Children
+from edl_controller.core.held_up import held_up
 from edl_controller.core.job_settings import JobSettings
 from edl_controller.core.names import REVISION_ANNOTATION, Role
 from edl_controller.core.parser import revision
@@ -121,21 +122,24 @@ def say_running(
     trainers, least = ready(children.trainer_pods), job.spec.trainer.min_instance or 0
     done = some_succeeded(children)
     enough = trainers >= least or done
+    waiting = "" if done else held_up(children)
     up = pservers_up(count, children, agents, settings, conditions.now)
     if children.trainer is not None and not children.trainer.spec.suspend and up and enough:
         if not least and not trainers:
-            conditions.set(known.RUNNING, True, "NoTrainersWanted", "min-instance is 0, and no trainer runs")
+            message = f"min-instance is 0, and no trainer runs{waiting}"
+            conditions.set(known.RUNNING, True, "NoTrainersWanted", message)
         else:
-            conditions.set(known.RUNNING, True, "EnoughReady", "all pservers and enough trainers are ready")
+            message = f"all pservers and enough trainers are ready{waiting}"
+            conditions.set(known.RUNNING, True, "EnoughReady", message)
         return
     ran = has_run(conditions)
     if not up:
         lost = agents.missing(count) if agents.age(conditions.now) <= settings.agents_stale else ()
         which = f"; nobody holds index {', '.join(map(str, lost))}" if lost else ""
-        message = f"{ready(children.pserver_pods)} of {count} pservers are ready{which}"
+        message = f"{ready(children.pserver_pods)} of {count} pservers are ready{which}{waiting}"
         conditions.set(known.RUNNING, False, "PserversMissing" if ran else "WaitingForPods", message)
     else:
-        message = f"{trainers} trainers are ready, at least {least} are wanted"
+        message = f"{trainers} trainers are ready, at least {least} are wanted{waiting}"
         conditions.set(known.RUNNING, False, "TrainersMissing" if ran else "WaitingForPods", message)
 
 

@@ -42,6 +42,10 @@ _LISTS = 3
 """Tries to read all pages of a list before etcd forgets the revision of the first."""
 
 
+class _Unreadable(errors.Invalid):
+    """What is stored is no object of its kind."""
+
+
 class LocalCluster(WorkloadCalls):
     """Objects in etcd. Thread-safe; also a context manager that closes the connection.
 
@@ -166,7 +170,12 @@ class LocalCluster(WorkloadCalls):
             after = storage.patched(kind, current, patch, subresource=subresource, now=self._now())
             return None if storage.is_removed(after) else after
 
-        return self._swap(kind, namespace, name, change)
+        try:
+            return self._swap(kind, namespace, name, change)
+        except _Unreadable:
+            if subresource != "status" or not kind.has_status:
+                raise
+        return self._patch_status_only(kind, namespace, name, patch, resource_version=resource_version, uid=uid)
 
     def delete(
         self,
@@ -235,7 +244,33 @@ class LocalCluster(WorkloadCalls):
         try:
             return _versioned(kind.decode(pair.value), pair.mod_revision), pair.mod_revision
         except msgspec.MsgspecError as error:
-            raise errors.Invalid(f'{kind.plural} "{name}" cannot be read: {error}') from error
+            raise _Unreadable(f'{kind.plural} "{name}" cannot be read: {error}') from error
+
+    def _patch_status_only(
+        self, kind: Kind[T], namespace: str, name: str, patch: dict[str, Any], *, resource_version: str, uid: str
+    ) -> T:
+        """Patch the status of an object that cannot be read, so that it can say so; the rest stays byte for byte."""
+        key = self._keys.of(kind, namespace or "default", name)
+        deadline = self._deadline()
+        while self._clock.monotonic() < deadline:
+            with cluster_errors():
+                pairs, _ = self._kv.range(key, b"", deadline)
+            if not pairs:
+                raise errors.NotFound(f'{kind.plural} "{name}" not found')
+            pair: KeyValue = pairs[0]
+            current = _versioned(kind.decode_marked(pair.value), pair.mod_revision)
+            storage.check_preconditions(kind, current, resource_version=resource_version, uid=uid)
+            document = msgspec.json.decode(pair.value, type=dict[str, msgspec.Raw])
+            before = msgspec.json.decode(document.get("status", msgspec.Raw(b"{}")))
+            after = storage.merge(before, patch.get("status", {}))
+            if after == before:
+                return current
+            data = msgspec.json.encode(document | {"status": msgspec.Raw(msgspec.json.encode(after))})
+            with cluster_errors():
+                done = self._kv.txn([etcd.modified_at(key, pair.mod_revision)], [etcd.put_op(key, data)], [], deadline)
+            if done.succeeded:
+                return _versioned(kind.decode_marked(data), done.revision)
+        raise errors.Unavailable(f'{kind.plural} "{name}": changed all the time while it was to be written')
 
     def _deadline(self) -> float:
         return self._clock.monotonic() + CALL_DEADLINE
