@@ -85,6 +85,7 @@ def test_bounds_and_reasons(policy: Policy, snapshot: Snapshot, limits: PlannerS
             assert decided.target <= max(decided.before, view.minimum), "only growth to the minimum is without question"
 
 
+@pytest.mark.fault("C3")
 @every_policy
 @settings(max_examples=100, deadline=None)
 @given(snapshots(), LIMITS)
