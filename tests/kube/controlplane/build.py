@@ -1,7 +1,7 @@
 """Find, or build from their Go modules, the three programs of a Kubernetes control plane, and kubectl.
 
 Run as ``python -m tests.kube.controlplane.build``: it prints the folder with the programs as the last line of stdout
-and exits 0. It exits 3, with the reason on stderr, where they are not at hand and there is no Go to build them with
+and exits 0 (with the argument ``kubelet``: that program alone, for the nodes with real containers). It exits 3, with the reason on stderr, where they are not at hand and there is no Go to build them with
 (the tests that need them are then skipped, and say so), and 1 when a build fails. The build takes about six minutes on
 two cores and 1.5 GB of disk for Go's own caches, once; a second run finds the programs and builds nothing.
 
@@ -41,6 +41,15 @@ KUBECTL = GoPrograms(
 )
 """What users type; the tests run the documented commands by it. Two minutes more."""
 
+KUBELET = GoPrograms(
+    name="kubelet",
+    version=VERSION,
+    module=PROGRAMS.module,
+    packages={"kubelet": "k8s.io/kubernetes/cmd/kubelet"},
+    linker_flags=PROGRAMS.linker_flags,
+)
+"""For the nodes with real containers (tests/containers): never built by ``make test``. Four minutes, 120 MB."""
+
 
 def find_kubectl() -> Path | None:
     """Return the kubectl of this version, or ``None``. Never builds: another version's answers may differ."""
@@ -61,5 +70,13 @@ def find_programs() -> Path | None:
     return PROGRAMS.cached()
 
 
+def find_kubelet() -> Path | None:
+    """Return the kubelet of this version, or ``None``. Never builds."""
+    folder = KUBELET.cached()
+    return None if folder is None else folder / "kubelet"
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["kubelet"]:
+        sys.exit(KUBELET.main())
     sys.exit(PROGRAMS.main(find_programs()) or KUBECTL.main())
