@@ -1,9 +1,14 @@
-"""Write docs/reference.md from the docstrings of the public names (``make reference``); ``--check`` compares."""
+"""Write docs/reference.md from the docstrings of the public names, and the tables of docs/controller.md from the table
+of settings, the metrics and the command itself (``make reference``); ``--check`` compares.
+"""
 
 import enum
 import importlib
 import inspect
+import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 WRITTEN_WITH = (3, 11)
@@ -85,20 +90,98 @@ def reference() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def settings_table() -> str:
+    """All settings of `edl-controller`."""
+    from edl_controller.program.settings import ROWS
+
+    lines = ["| flag, key of the file | environment | default | what for |", "|---|---|---|---|"]
+    for row in ROWS:
+        flag = f"`{row.flag}`, `--no-{row.flag[2:]}`" if row.kind == "switch" else f"`{row.flag}`"
+        key = "" if row.flag == f"--{row.key}" else f" (`{row.key}`)"
+        default = f"`{row.shown_default}`" if row.shown_default else ""
+        unit = f" {row.unit}" if default and row.unit in ("s", "jobs", "pods") else ""
+        choices = f" One of {', '.join(row.choices)}." if row.choices else ""
+        lines.append(f"| {flag}{key} | `{row.environment}` | {default}{unit} | {row.reason}{choices} |")
+    return "\n".join(lines)
+
+
+def metrics_table() -> str:
+    """All metrics of `edl-controller`, but those of the process itself."""
+    from typing import Any, cast
+
+    from edl_controller.agent_state import AgentStates
+    from edl_controller.controller import Controller
+    from edl_controller.program.observed import Observed
+    from edl_controller.runtime import metrics as counts
+
+    metrics = counts.Metrics()
+    for made in (counts.QueueCounts, counts.ReconcileCounts):
+        made(metrics, "trainingjobs")
+    for plain in (counts.LeaderCounts, counts.ApiCallCounts, counts.DecisionCounts):
+        plain(metrics)
+    agents = AgentStates()
+    metrics.collect(Observed(Controller(cast(Any, None), agents=agents)).metrics)
+    agents.close()
+    lines = ["| metric | type | labels | what |", "|---|---|---|---|"]
+    for family in sorted(metrics.registry.collect(), key=lambda one: one.name):
+        if family.name.startswith("process_"):
+            continue
+        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        labels = labels or list(counts.LABELS.get(family.name, ()))
+        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+        shown = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    return "\n".join(lines)
+
+
+def controller_help() -> str:
+    """What the command says of itself."""
+    import click
+
+    from edl_controller.cli.controller_program import program
+
+    context = click.Context(program, info_name="edl-controller", terminal_width=110, **program.context_settings)
+    return f"```text\n{program.get_help(context).strip()}\n```"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "help": controller_help,
+}
+"""Of docs/controller.md, each between ``<!-- NAME: ... -->`` and ``<!-- end -->``."""
+
+
+def _filled(made: str, match: re.Match[str]) -> str:
+    return f"{match[1]}{made}\n"
+
+
+def controller_page() -> str:
+    """The page with its blocks made anew."""
+    text = (HERE / "controller.md").read_text()
+    for name, made in {name: make() for name, make in BLOCKS.items()}.items():
+        block = re.compile(rf"(<!-- {name}:[^>]*-->\n).*?(?=<!-- end -->)", re.S)
+        text, found = block.subn(partial(_filled, made), text)
+        if found != 1:
+            raise ValueError(f"docs/controller.md has {found} blocks {name}")
+    return text
+
+
 def main() -> int:
     """Write or compare."""
     if "--check" in sys.argv[1:] and sys.version_info[:2] != WRITTEN_WITH:
         print("docs/reference.md is not compared: other versions of Python print some signatures differently")
         return 0
-    page, text = HERE / "reference.md", reference()
-    if "--check" in sys.argv[1:]:
-        if not page.exists() or page.read_text() != text:
-            print("docs/reference.md is older than the docstrings: run `make reference`", file=sys.stderr)
-            return 1
-        return 0
-    page.write_text(text)
-    print(f"wrote {page.name}, {len(text.splitlines())} lines")
-    return 0
+    status = 0
+    for name, text in (("reference.md", reference()), ("controller.md", controller_page())):
+        page = HERE / name
+        if "--check" not in sys.argv[1:]:
+            page.write_text(text)
+            print(f"wrote {name}, {len(text.splitlines())} lines")
+        elif not page.exists() or page.read_text() != text:
+            print(f"docs/{name} is older than the code: run `make reference`", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -25,14 +25,8 @@ Exit status:
 
 
 def _shown(row: Row) -> str:
-    value = row.default
-    if isinstance(value, tuple):
-        value = ",".join(value)
-    if isinstance(value, float):
-        value = f"{value:g}"
-    if row.kind == "switch":
-        value = {True: "on", False: "off", None: "it depends"}[row.default]
-    return f"  [{row.environment}{f'; default: {value}' if value not in ('', None) else ''}]"
+    default = f"; default: {row.shown_default}" if row.shown_default else ""
+    return f"  [{row.environment}{default}]"
 
 
 def _option(row: Row) -> Callable[[Command], Command]:

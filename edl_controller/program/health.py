@@ -16,12 +16,15 @@ from edl_controller.api.kinds import TRAINING_JOBS
 from edl_controller.controller import Controller
 from edl_controller.errors import Forbidden, NotFound
 from edl_controller.runtime.http import Reply
+from edl_controller.runtime.plain_text import printable
 from edl_controller.runtime.reflector import Reflector
 
 STUCK = 180.0
 """Seconds without a turn after which a loop, or a worker on one job, counts as stuck: requests take 30 s at most."""
 UNHEARD = 10.0
 """Seconds of trouble after which a cache counts as no longer followed: a watch that is lost is opened anew sooner."""
+LONGEST = 500
+"""Bytes of a line: errors quote what servers say."""
 
 
 class Health:
@@ -30,7 +33,7 @@ class Health:
     Args:
         controller: to look at.
         stopping: whether the end has begun.
-        leader_alive: whether the election's thread lives; True without election.
+        elects: whether the election goes on; True without one.
         clock: monotonic seconds.
     """
 
@@ -38,10 +41,10 @@ class Health:
         self,
         controller: Controller,
         stopping: threading.Event,
-        leader_alive: Callable[[], bool] = lambda: True,
+        elects: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._controller, self._stopping, self._leader_alive = controller, stopping, leader_alive
+        self._controller, self._stopping, self._elects = controller, stopping, elects
         self._clock = clock
         self._lock = threading.Lock()
         self._rounds, self._round_seen = 0, clock()
@@ -71,7 +74,7 @@ class Health:
                     self._rounds, self._round_seen = autoscaler.rounds, now
                 if now - self._round_seen > STUCK:
                     found.append(f"autoscaler: no round for {now - self._round_seen:.0f} s")
-        if not self._leader_alive():
+        if not self._elects():
             found.append("leader election: its thread has ended")
         return found
 
@@ -111,4 +114,4 @@ def _name(plural: str, reflector: Reflector[object]) -> str:  # type: ignore[typ
 def _reply(faults: list[str]) -> Reply:
     if not faults:
         return Reply(200, b"ok\n")
-    return Reply(503, "".join(f"{' '.join(line.split())[:500]}\n" for line in faults).encode())
+    return Reply(503, "".join(f"{printable(line, LONGEST)}\n" for line in faults).encode())

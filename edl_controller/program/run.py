@@ -114,7 +114,7 @@ class Program:
         )
 
     def _serve(self, stack: contextlib.ExitStack, http: Address, metrics: Address) -> None:
-        self.health = Health(self.controller, self._stopping)
+        self.health = Health(self.controller, self._stopping, self._competes_well)
         pages = {"/healthz": self.health.healthz, "/readyz": self.health.readyz}
         if metrics is http or (metrics == http and metrics.port):
             servers = [HttpServer(http, {**pages, "/metrics": self._metrics.page})]
@@ -133,10 +133,15 @@ class Program:
         """Compete from the first call on, which comes when the caches are filled: before, one could do no work."""
         assert self._leader is not None
         if not self._competes.is_set():
-            self._competes.set()
             self._leader.start()
+            self._competes.set()
             log.info("Competing for the lead", extra={"identity": self._leader.identity})
         return self._leader.is_leader()
+
+    def _competes_well(self) -> bool:
+        """Tell whether the election goes on, where there is one and it has begun."""
+        leader = self._leader
+        return leader is None or not self._competes.is_set() or leader.competes or self._stopping.is_set()
 
     # --- the life ---
 

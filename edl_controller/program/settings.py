@@ -167,6 +167,21 @@ class Row:
         """The variable."""
         return f"EDL_{self.name.upper()}"
 
+    @property
+    def shown_default(self) -> str:
+        """The default, for people; empty: nothing."""
+        match self.default:
+            case bool():
+                return "on" if self.default else "off"
+            case None:
+                return "it depends"
+            case tuple():
+                return ",".join(self.default)
+            case float():
+                return f"{self.default:g}"
+            case _:
+                return str(self.default)
+
 
 _KINDS: dict[Any, Literal["text", "whole", "number", "switch", "list"]] = {
     str: "text",

@@ -144,6 +144,11 @@ class Leader:
             self._step_down(f"the lease was not renewed within {self._settings.renew_deadline:g} s")
         return False
 
+    @property
+    def competes(self) -> bool:
+        """Whether its thread lives: without it this replica neither renews nor takes over."""
+        return self._thread is not None and self._thread.is_alive()
+
     def check(self) -> None:
         """Pass who leads; for what is asked before each write.
 

@@ -18,7 +18,15 @@ from edl_controller.runtime.reconciler import Result
 from edl_controller.runtime.workqueue import WorkQueue
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+    from prometheus_client import (
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        Info,
+        ProcessCollector,
+        disable_created_metrics,
+    )
     from prometheus_client.core import Metric
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.registry import Collector
@@ -27,6 +35,11 @@ except ImportError as error:
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0)
 """Bounds of the histograms."""
+LABELS = {
+    "edl_api_requests": ("method", "code"),
+    "edl_autoscaler_decisions": ("kind", "reason"),
+}
+"""Of those that have no samples before something is counted."""
 
 
 class Metrics:
@@ -37,6 +50,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # When a counter was made is in the start time of the process; a series each is a waste.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         Info("edl_build", "Version of the program and its Python.", registry=self.registry).info(
@@ -180,7 +195,7 @@ class ApiCallCounts:
         self._calls = Counter(
             "edl_api_requests_total",
             "Requests to the API server by method and status; status 0: no answer.",
-            ["method", "code"],
+            LABELS["edl_api_requests"],
             registry=metrics.registry,
         )
 
@@ -196,7 +211,7 @@ class DecisionCounts:
         self._decisions = Counter(
             "edl_autoscaler_decisions_total",
             "Decisions by kind (grow, shrink) and reason (bounds, load, no_room, room_for_others, fits, other).",
-            ["kind", "reason"],
+            LABELS["edl_autoscaler_decisions"],
             registry=metrics.registry,
         )
 

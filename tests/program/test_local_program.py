@@ -20,6 +20,7 @@ from tests.bench.waiting import eventually, never
 from tests.conftest import SharedEtcd
 from tests.program.conftest import Run
 
+ROOT = Path(__file__).parents[2]
 FAST = ("--lease-duration", "6", "--lease-renew-deadline", "4", "--lease-retry", "0.5")
 
 
@@ -113,6 +114,17 @@ def test_the_metrics_can_be_read_and_name_no_job(run: Run, cluster: LocalCluster
         "edl_slots_held", "edl_slots_desired", "edl_agent_state_age_seconds", "edl_watch_failures",
     } <= set(families)  # fmt: skip
     assert all(family.documentation for family in families.values())
+    documented = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/controller.md").read_text(), re.M))
+    shown = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families.values()
+        if not family.name.startswith("process_")
+    }
+    assert shown == documented, "run `make reference`"
+    words = re.findall(
+        r"\b((?:edl|workqueue|controller_runtime)_\w*[a-z])\b", (ROOT / "docs/operations.md").read_text()
+    )
+    assert set(words) - {"edl_agent", "edl_controller", "controller_runtime_reconcile"} <= shown
     assert program.metric("edl_jobs", phase="creating") == 1
     assert program.metric("edl_cache_objects", resource="trainingjobs") == 1
     assert program.terminate() == 0
