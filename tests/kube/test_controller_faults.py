@@ -148,7 +148,7 @@ def test_silent_watches_are_found_and_nothing_is_missed(
     stalled = bench.proxy.stall_open() if new_ones == "are well" else bench.proxy.stall()
     bench.scale("tj", max=2)
     if new_ones != "are well":
-        time.sleep(3)
+        time.sleep(2)
         assert bench.trainer("tj")["spec"]["parallelism"] == 1, "nobody could know"
         stalled.remove()
     bench.wait_trainers("tj", 2)

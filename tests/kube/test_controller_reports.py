@@ -242,7 +242,7 @@ def test_a_job_made_anew_while_its_old_children_are_held_gets_its_own(bench: Con
 
 
 @pytest.mark.fault("C6")
-@pytest.mark.parametrize("seconds", [5.0, pytest.param(60.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.soak)])
 def test_without_input_nothing_is_written(bench: ControllerBench, seconds: float) -> None:
     bench.start(resync=2.0)
     for number in range(3):
