@@ -54,6 +54,8 @@ QUICK_TRIES = 5
 """Passes over one job in a row, while what it was decided on turns out to be old."""
 REFUSED_RETRY = 60.0
 """Seconds before something is tried again that the cluster has refused (Forbidden, Invalid)."""
+UNFILLED_RETRY = 2.0
+"""Seconds between two looks at a job in a namespace of which not everything could be listed yet."""
 FAILURES_SHOWN = 2
 """After so many failures in a row the condition `SYNCED` says so: one alone is noise."""
 
@@ -180,8 +182,15 @@ class Controller:
 
     @property
     def synced(self) -> bool:
-        """Whether the caches are filled, so that work could begin."""
-        return all(one.has_synced for one in self._needed)
+        """Whether the caches are filled, so that work could begin; of several namespaces: where it is not refused."""
+        if all(one.has_synced for one in self._needed):
+            return True
+        reflectors = [reflector for informer in self._needed for reflector in informer.reflectors]
+        settled = all(one.synced.is_set() or isinstance(one.trouble, Forbidden) for one in reflectors)
+        return settled and any(map(self._is_filled, self._namespaces))
+
+    def _is_filled(self, namespace: str) -> bool:
+        return all(informer.filled(namespace) for informer in self._needed)
 
     def run(self, stop: Stop) -> None:
         """Watch and reconcile until ``stop`` is set; then end within 30 s.
@@ -287,6 +296,8 @@ class Controller:
             memory = self._remember(key, job)
             if job is None or memory is None:
                 return None  # deleted: its children go with it
+            if self._namespaces and not self._is_filled(key[0]):
+                return UNFILLED_RETRY  # what it has cannot be seen (row K22)
             generation, until = memory.barred
             if generation == job.metadata.generation and until > self._now():
                 return until - self._now()

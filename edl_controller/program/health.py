@@ -90,9 +90,11 @@ class Health:
                 refused = isinstance(trouble, (NotFound, Forbidden))
                 if trouble is not None and (refused or silence > UNHEARD):
                     found.append(f"{name}: {explain(informer.kind.plural, trouble)}")
-                elif not informer.has_synced:
+                elif not reflector.synced.is_set():
                     found.append(f"{name}: not listed yet")
-        return found
+        # What is listed may still be on its way to those who listen.
+        informers = self._controller.informers.all()
+        return found or [f"{one.kind.plural}: not listed yet" for one in informers if not one.has_synced]
 
 
 def explain(plural: str, trouble: Exception) -> str:

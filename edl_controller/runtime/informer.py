@@ -87,6 +87,10 @@ class Informer(Generic[T]):
         """Whether the cache has been filled once and the handlers have heard of all of it."""
         return self._delivered.is_set()
 
+    def filled(self, namespace: str) -> bool:
+        """Tell whether the objects of a namespace are in the cache."""
+        return any(one.synced.is_set() for one in self._reflectors if one.namespace in ("", namespace))
+
     def wait_synced(self, timeout: float | None = None) -> bool:
         """Wait for `has_synced`, at most ``timeout`` seconds; tell whether it is so."""
         return self._delivered.wait(timeout)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -58,7 +59,7 @@ def account(control_plane: KubeControlPlane, namespace: str) -> str:
     return str(answer["status"]["token"])
 
 
-def _grant(control_plane: KubeControlPlane, namespace: str, *files: str) -> None:
+def _grant(control_plane: KubeControlPlane, namespace: str, *files: str, account_in: str = "") -> None:
     """Give it the rights of the manifests, in the namespace alone."""
     rules = [
         rule
@@ -67,8 +68,12 @@ def _grant(control_plane: KubeControlPlane, namespace: str, *files: str) -> None
         if document["kind"] == "Role"
         for rule in document["rules"]
     ]
+    _bind(control_plane, namespace, account_in or namespace, rules)
+
+
+def _bind(control_plane: KubeControlPlane, namespace: str, account_in: str, rules: list[Any]) -> None:
     where = f"{RBAC}/namespaces/{namespace}"
-    subject = {"kind": "ServiceAccount", "name": "edl", "namespace": namespace}
+    subject = {"kind": "ServiceAccount", "name": "edl", "namespace": account_in}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "edl"}
     control_plane.client.post(f"{where}/roles", {"metadata": {"name": "edl"}, "rules": rules})
     control_plane.client.post(
@@ -162,6 +167,40 @@ def test_with_rights_in_one_namespace_only_that_is_asked_for(
     refused = {(call.verb, call.path) for call in kube_proxy.calls() if call.status in (401, 403)}
     assert refused == set()
     assert account not in program.output + pages, "a token is shown"
+
+
+@pytest.mark.fault("K22")
+def test_a_namespace_without_rights_at_the_start_hinders_no_other(
+    run: Run, bench: ControllerBench, kube_proxy: KubeProxy, control_plane: KubeControlPlane, account: str
+) -> None:
+    client, second = bench.client, f"{bench.namespace}-second"
+    client.post("/api/v1/namespaces", {"metadata": {"name": second}})
+    try:
+        rights = "namespaced/role.yaml", "common/rbac-election.yaml"
+        _grant(control_plane, bench.namespace, *rights)
+        # Of the second one it may see the jobs and nothing else: what they have already is not to be made again.
+        jobs = {"apiGroups": ["paddlepaddle.org"], "resources": ["trainingjobs"], "verbs": ["get", "list", "watch"]}
+        _bind(control_plane, second, bench.namespace, [jobs])
+        time.sleep(1.0)
+        there = f"/apis/paddlepaddle.org/v1/namespaces/{second}/trainingjobs"
+        program = run("--namespace", second, "--etcd-endpoints", bench.etcd, token=account)
+        program.wait_leading()
+        document = bench.create("tj", trainers=1)
+        bench.wait_phase("tj", "running")
+        client.post(there, {**document, "metadata": {"name": "other"}, "status": {}})
+        never(lambda: [one for one in kube_proxy.writes() if one.namespace == second], 4, "a write there", interval=0.2)
+        page = program.get("/readyz")
+        assert page.status == 503
+        assert f"pods in {second}: no permission" in page.text
+        assert f"in {bench.namespace}:" not in page.text
+        client.delete(f"{RBAC}/namespaces/{second}/rolebindings/edl")
+        client.delete(f"{RBAC}/namespaces/{second}/roles/edl")
+        _grant(control_plane, second, *rights, account_in=bench.namespace)
+        program.wait_ready(60)
+        eventually(lambda: client.get(f"{there}/other").get("status", {}).get("phase"), 40, "it is looked after")
+        assert program.terminate() == 0
+    finally:
+        client.delete(f"/api/v1/namespaces/{second}")
 
 
 def test_without_any_rights_it_says_what_is_missing_and_goes_on_trying(
