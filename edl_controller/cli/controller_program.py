@@ -22,6 +22,9 @@ _COMMANDS = {
     "crd": Entry("edl_controller.cli.controller_run", "crd", "Print the CustomResourceDefinition of TrainingJob."),
 }
 
+_OF_THE_EXTRA = ("kubernetes", "msgspec", "prometheus_client", "pythonjsonlogger", "yaml")
+"""Packages that the extra ``controller`` brings."""
+
 EXIT_STATUS_HELP = """\
   0   a clean end, after SIGTERM or SIGINT
   1   a fault: a part of the program has died (run again with --debug)
@@ -107,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(error: Exception) -> int:
     from edl_controller.errors import ConfigurationError, MissingExtra
 
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _OF_THE_EXTRA:
+        error = MissingExtra(f"{error.name} is not installed: pip install 'edl[controller]'")
     known = isinstance(error, (ConfigurationError, MissingExtra))
     text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
     with contextlib.suppress(OSError):

@@ -34,6 +34,8 @@ LOOK = 0.5
 """Seconds between two looks at the readiness, which is logged when it changes."""
 FOR_THE_LEASE = 4.0
 """Seconds of ``stop_within`` that are kept for releasing the Lease."""
+AGENTS_END = 0.5
+"""Seconds that each thread that reads or writes agents' keys has to end; its connection is closed already."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class Program:
         cluster: Cluster = _closed_after(stack, connect(calls, before_write=check))
         if self._leader is not None:
             cluster = FencedCluster(cluster, self._leader.is_leader)
-        agents = AgentStates(may_write=self._leads)
+        self._agents = agents = AgentStates(may_write=self._leads)
         stack.callback(agents.close)
         queue = counts.QueueCounts(self._metrics, "trainingjobs")
         self.controller = Controller(
@@ -202,7 +204,8 @@ class Program:
         return OK
 
     def _leave(self, thread: threading.Thread) -> None:
-        """End the election, last."""
+        """End the election, last: nothing of this process writes any more."""
+        self._agents.close(AGENTS_END)
         left = thread.is_alive() or self.controller.queue.sizes()["working"]
         if left:
             log.error("Work was left behind: the Lease is not released, it runs out")

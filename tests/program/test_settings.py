@@ -199,6 +199,24 @@ def test_exit_statuses(arguments: list[str], status: int, said: str, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("missing", ["prometheus_client", "msgspec", "yaml", "kubernetes", "pythonjsonlogger"])
+def test_a_package_of_the_extra_that_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})\n")
+    arguments = ["run", "--log-format", "json", "--kubeconfig", str(_kubeconfig(tmp_path))]
+    done = _run(*arguments, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, "pip install 'edl[controller]'" in done.stderr) == (2, True), done
+    assert _run("--help", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+def _kubeconfig(folder: Path) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {token: t}}], "
+        "contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}"
+    )
+    return path
+
+
 def test_the_definition_is_printed_as_it_is_shipped() -> None:
     assert _run("crd").stdout == (Path(connect.__file__).parents[1] / "api" / "crd.yaml").read_text()
 
