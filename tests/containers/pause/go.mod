@@ -1,0 +1,3 @@
+module edl.test/pause
+
+go 1.22

@@ -1,0 +1,60 @@
+"""Each image as a restricted pod: a numeric user, a read-only root, no rights, no shell."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.containers.pods import Pods, restricted
+
+VERSION = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]["version"]
+
+Image = Callable[[str], str]
+
+
+def ended(pods: Pods, name: str) -> tuple[int, str]:
+    """The exit status and the log of a pod's only container."""
+    pod = pods.wait_ended(name)
+    return pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], pods.log(name)
+
+
+@pytest.mark.parametrize("program", ["edl-agent", "edl-controller"])
+def test_program_says_its_version(pods: Pods, image: Image, program: str) -> None:
+    pods.create("version", pods.spec(restricted("program", image(program), args=["--version"])))
+
+    status, log = ended(pods, "version")
+
+    assert status == 0, log
+    assert VERSION in log
+
+
+LOOK = """
+import json, os, pathlib
+def writable(path):
+    try:
+        pathlib.Path(path, "written").write_text("")
+    except OSError as error:
+        return error.strerror
+    return "written"
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"uid": os.getuid(), "gid": os.getgid(), "capabilities": int(status["CapEff"], 16),
+    "seccomp": int(status["Seccomp"]), "no_new_privileges": int(status["NoNewPrivs"]),
+    "root": writable("/"), "program": writable("/opt/edl")}))
+"""
+
+
+@pytest.mark.parametrize("name", ["edl-agent", "edl-controller", "edl-digits"])
+def test_what_runs_may_nothing(pods: Pods, image: Image, name: str) -> None:
+    container = restricted("look", image(name), command=["python", "-c", LOOK])
+    pods.create("look", pods.spec(container))
+
+    status, log = ended(pods, "look")
+
+    assert status == 0, log
+    for said in ('"uid": 65532', '"gid": 65532', '"capabilities": 0', '"seccomp": 2', '"no_new_privileges": 1'):
+        assert said in log
+    assert '"root": "Read-only file system"' in log
+    assert '"program": "Read-only file system"' in log
