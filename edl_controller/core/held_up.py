@@ -44,9 +44,7 @@ def held_up(children: Children) -> str:
         if missing > 0:
             # Of a Job's refusals only its Events tell, and the controller does not read those.
             name = trainer.metadata.name
-            parts.append(
-                f"{missing} of {wanted} trainers are not created yet (if so for long, see Events of Job {name})"
-            )
+            parts.append(f"{missing} of {wanted} trainers are not created (if for long, see the Events of Job {name})")
     return "".join(f"; {part}" for part in parts if part)
 
 
