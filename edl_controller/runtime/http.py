@@ -106,7 +106,7 @@ class HttpServer:
         except OSError as error:
             raise ConfigurationError(f"cannot listen on {self._address}: {error.strerror or error}") from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.2,), name="edl-http-server", daemon=True
+            target=self._server.serve_forever, args=(0.5,), name="edl-http-server", daemon=True
         )
         self._thread.start()
         return self
