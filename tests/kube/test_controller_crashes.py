@@ -24,8 +24,8 @@ from tests.bench.waiting import eventually
 from tests.controller.crash_points import SIDES, Cut, CutCluster, Side, State, live
 from tests.kube.controller_bench import ControllerBench, assert_invariants
 
-SOME = 5
-AT_ONCE = 5
+SOME = 4
+AT_ONCE = 4
 DEFAULT_SEED = 20171
 
 
