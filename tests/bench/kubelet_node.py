@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,14 +33,19 @@ API_SERVER_FLAGS = {"kube-apiserver": ["--kubelet-preferred-address-types=Intern
 """For logs and exec."""
 
 
+def missing_packages() -> list[str]:
+    """The Debian packages that are not installed."""
+    packages = {package for program, package in PROGRAMS.items() if shutil.which(program) is None}
+    packages |= set() if (PLUGINS / "bridge").exists() else {"containernetworking-plugins"}
+    return sorted(packages)
+
+
 def nodes_missing() -> str | None:
     """Return why no real node can be started here, or ``None``."""
     if os.geteuid() != 0:
         return "nodes with real containers need root"
-    packages = {package for program, package in PROGRAMS.items() if shutil.which(program) is None}
-    packages |= set() if (PLUGINS / "bridge").exists() else {"containernetworking-plugins"}
-    if packages:
-        return f"nodes with real containers need: apt-get install {' '.join(sorted(packages))}"
+    if packages := missing_packages():
+        return f"nodes with real containers need: apt-get install {' '.join(packages)}"
     if find_kubelet() is None:
         return "no kubelet: make test-containers builds it (needs Go)"
     if not Path("/sys/fs/cgroup/cgroup.controllers").exists() and not Path("/sys/fs/cgroup/memory").is_dir():
@@ -269,8 +275,8 @@ class KubeletNodes:
     def start(self, archives: Sequence[Path]) -> Self:
         """Start all, each with the images of these docker archives."""
         began = time.monotonic()
-        for node in self.nodes.values():
-            node.start(archives)
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda node: node.start(archives), self.nodes.values()))
         self.ready_seconds = time.monotonic() - began
         return self
 
@@ -290,7 +296,7 @@ class KubeletNodes:
 
 
 def _run(*command: str, check: bool = True) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout if done.returncode == 0 else ""

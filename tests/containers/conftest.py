@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.containers)
+            # The first one waits for both nodes and the import of all images: a minute, or three on a busy machine.
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
