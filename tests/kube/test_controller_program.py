@@ -154,8 +154,8 @@ def test_with_rights_in_one_namespace_only_that_is_asked_for(
     kube_proxy.clear()
     begin = time.monotonic()
     program = run("--etcd-endpoints", bench.etcd, "--log-level", "debug", token=account)
-    program.wait_ready(30)
-    assert time.monotonic() - begin < 20, "10 s, and a machine that is busy"
+    program.wait_ready()
+    assert time.monotonic() - begin < 30, "10 s, and a machine that is busy"
     program.wait_leading()
     bench.create("tj", trainers=1)
     bench.wait_phase("tj", "running")
@@ -245,7 +245,7 @@ def test_a_stop_with_ten_jobs_in_work_finishes_them_and_releases_the_lease_last(
     assert time.monotonic() - begin < 30
     ended = first.lines[-1]["seen"]
     led = second.wait_logged("leads by the lease")["seen"]
-    assert led - ended < 3.0 + 2.0, "with room for a machine that is busy"
+    assert led - ended < 10.0, "3 s, and room for a machine that is busy; of a Lease that is not released 15 s"
     release = _lease_releases(kube_proxy.writes())[0]
     taken = next(call for call in kube_proxy.writes("leases") if call.time > release.time)
     between = [call for call in kube_proxy.writes() if release.time < call.time < taken.time]

@@ -143,10 +143,10 @@ def test_another_replica_waits_ready_and_leads_soon_after_the_end_of_the_first(r
         cluster.create(_job(f"job-{number}"))
     first.send(signal.SIGTERM)
     assert first.wait() == 0
-    # The standby looks every 2 to 2.4 s.
+    # The standby looks every 2 to 2.4 s; of a Lease that is not released it would take 15 s.
     ended = first.lines[-1]["seen"]
     led = second.wait_logged("leads by the lease")["seen"]
-    assert led - ended < 3.0 + 2.0, "with room for a machine that is busy"
+    assert led - ended < 10.0, "3 s, and room for a machine that is busy"
     phases = eventually(
         lambda: all(one.status.phase for one in cluster.list(TRAINING_JOBS).items) and "all", 40, "jobs are looked at"
     )

@@ -199,6 +199,17 @@ def test_exit_statuses(arguments: list[str], status: int, said: str, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+def test_the_manifests_say_nothing_that_the_program_does_not_know() -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    texts = [path.read_text() for path in deploy.rglob("*.yaml") if path.parent != deploy / "etcd"]
+    arguments = {
+        found for text in texts for found in re.findall(r"^ +(?:- )?.*?(?:- |value: )(--[a-z-]+)\b", text, re.M)
+    }
+    known = {name for row in ROWS for name in (row.flag, f"--no-{row.flag[2:]}" if row.kind == "switch" else row.flag)}
+    assert "--http-bind" in arguments
+    assert arguments <= known
+
+
 @pytest.mark.parametrize("missing", ["prometheus_client", "msgspec", "yaml", "kubernetes", "pythonjsonlogger"])
 def test_a_package_of_the_extra_that_is_missing_is_named(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})\n")
