@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from edl_controller.api.kinds import TRAINING_JOBS
+from edl_controller.api.kinds import LEASES, TRAINING_JOBS
 from edl_controller.controller import Controller
 from edl_controller.errors import Forbidden, NotFound
 from edl_controller.runtime.http import Reply
@@ -34,6 +34,7 @@ class Health:
         controller: to look at.
         stopping: whether the end has begun.
         elects: whether the election goes on; True without one.
+        barred: why this replica could not lead, whoever does; None: it could.
         clock: monotonic seconds.
     """
 
@@ -42,9 +43,11 @@ class Health:
         controller: Controller,
         stopping: threading.Event,
         elects: Callable[[], bool] = lambda: True,
+        barred: Callable[[], Exception | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._controller, self._stopping, self._elects = controller, stopping, elects
+        self._barred = barred
         self._clock = clock
         self._lock = threading.Lock()
         self._rounds, self._round_seen = 0, clock()
@@ -92,6 +95,8 @@ class Health:
                     found.append(f"{name}: {explain(informer.kind.plural, trouble)}")
                 elif not reflector.synced.is_set():
                     found.append(f"{name}: not listed yet")
+        if (barred := self._barred()) is not None:
+            found.append(f"leader election: {explain(LEASES.plural, barred)}")
         # What is listed may still be on its way to those who listen.
         informers = self._controller.informers.all()
         return found or [f"{one.kind.plural}: not listed yet" for one in informers if not one.has_synced]

@@ -18,6 +18,7 @@ from edl_controller.agent_state import AgentStates
 from edl_controller.agent_store import EtcdAccess
 from edl_controller.cluster.port import Cluster
 from edl_controller.controller import Controller
+from edl_controller.errors import Forbidden, NotFound
 from edl_controller.program import connect as connections
 from edl_controller.program.health import Health
 from edl_controller.program.observed import Observed
@@ -116,7 +117,7 @@ class Program:
         )
 
     def _serve(self, stack: contextlib.ExitStack, http: Address, metrics: Address) -> None:
-        self.health = Health(self.controller, self._stopping, self._competes_well)
+        self.health = Health(self.controller, self._stopping, self._competes_well, self._barred)
         pages = {"/healthz": self.health.healthz, "/readyz": self.health.readyz}
         if metrics is http or (metrics == http and metrics.port):
             servers = [HttpServer(http, {**pages, "/metrics": self._metrics.page})]
@@ -144,6 +145,11 @@ class Program:
         """Tell whether the election goes on, where there is one and it has begun."""
         leader = self._leader
         return leader is None or not self._competes.is_set() or leader.competes or self._stopping.is_set()
+
+    def _barred(self) -> Exception | None:
+        """Return what somebody has to put right before this replica could lead: a right, the Lease's namespace."""
+        trouble = None if self._leader is None else self._leader.trouble
+        return trouble if isinstance(trouble, (Forbidden, NotFound)) else None
 
     # --- the life ---
 

@@ -89,6 +89,7 @@ class Leader:
     Attributes:
         identity: as the record shows it.
         lost: set once the lead was lost; not by `release` or `close`.
+        trouble: why the newest request failed; None: it did not, or another replica was faster.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Leader:
     ) -> None:
         self.identity = identity or own_identity()
         self.lost = threading.Event()
+        self.trouble: Exception | None = None
         self._cluster, self._namespace, self._name = cluster, namespace, name
         self._settings, self._clock = settings or ElectionSettings(), clock or SystemClock()
         self._metrics, self._on_lost, self._chance = metrics or NoMetrics(), on_lost, chance
@@ -222,6 +224,7 @@ class Leader:
 
     def _look(self, view: View) -> None:
         lease = self._read(view)
+        self.trouble = None
         with self._lock:
             now, pause = self._now(), self._pause()
             self._view = election.looked(self._view, self._settings, lease, now, pause)
@@ -241,6 +244,7 @@ class Leader:
             lease = self._call(view, partial(self._cluster.create, Lease(metadata=meta, spec=spec)))
         else:
             lease = self._call(view, partial(self._patch, known, spec))
+        self.trouble = None
         with self._lock:
             now, pause = self._now(), self._pause()
             before = self._view
@@ -268,7 +272,11 @@ class Leader:
         return self._calls.call(request, min(self._settings.attempt, max(0.0, end - self._now())))
 
     def _failed(self, view: View, decision: election.Decision, error: Exception) -> None:
-        level = logging.DEBUG if isinstance(error, Conflict) and view.renewed is None else logging.WARNING
+        expected = isinstance(error, Conflict) and view.renewed is None
+        # What goes on for long, such as a missing right, is said once.
+        known = self.trouble is not None and str(self.trouble) == str(error)
+        level = logging.DEBUG if expected or known else logging.WARNING
+        self.trouble = None if expected else error
         log.log(level, "%s of the lease %s/%s: %s", type(decision).__name__, self._namespace, self._name, error)
         with self._lock:
             self._view = election.failed(self._view, self._now(), self._pause())

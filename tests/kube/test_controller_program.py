@@ -218,6 +218,24 @@ def test_without_any_rights_it_says_what_is_missing_and_goes_on_trying(
     assert program.terminate() == 0
 
 
+def test_without_the_right_to_the_lease_it_says_so_and_leads_once_it_has_it(
+    run: Run, bench: ControllerBench, control_plane: KubeControlPlane, account: str
+) -> None:
+    _grant(control_plane, bench.namespace, "namespaced/role.yaml")
+    time.sleep(1.0)  # the authorizer learns of it by a watch
+    program = run(token=account)
+    said = "leader election: no permission"
+    eventually(lambda: said in program.get("/readyz").text, 40, "what is missing")
+    time.sleep(5.0)  # two more tries
+    assert len(program.logged("of the lease", level="warning")) == 1, "said once"
+    role = f"{RBAC}/namespaces/{bench.namespace}/roles/edl"
+    rules = bench.client.get(role)["rules"]
+    rules += next(yaml.safe_load_all((ROOT / "deploy/common/rbac-election.yaml").read_text()))["rules"]
+    bench.client.patch(role, {"rules": rules})
+    program.wait_ready().wait_leading()
+    assert program.terminate() == 0
+
+
 def _lease_releases(calls: list[Call]) -> list[Call]:
     return [one for one in calls if one.resource == "leases" and not one.json.get("spec", {}).get("holderIdentity")]
 
