@@ -129,14 +129,14 @@ def test_bad_jobs_say_so_and_good_ones_run(bench: ControllerBench) -> None:
         answer = bench.client.call("POST", bench.training_jobs_path, document(name, **spec))
         if answer.status == 422:
             refused.append(name)  # by the schema; what was stored before there was one is K25
-    for number in range(10):
+    for number in range(5):
         bench.create(f"good-{number}", trainers=1, most=1)
-    for number in range(10):
+    for number in range(5):
         bench.wait_phase(f"good-{number}", "running")
     for name in BAD.keys() - refused:
         eventually(lambda name=name: bench.condition(name, "Invalid")[0] == "True", DEADLINE, name)  # type: ignore[misc]
     owners = {one["metadata"]["ownerReferences"][0]["name"] for one in bench.children()}
-    assert owners == {f"good-{number}" for number in range(10)}
+    assert owners == {f"good-{number}" for number in range(5)}
     assert life.alive
     bench.wait_rest()
     bench.assert_invariants()
@@ -290,7 +290,7 @@ def test_names_of_any_length_run_under_short_stable_names(bench: ControllerBench
     bench.start()
     names = [
         start + last
-        for length in (40, 55, 63, 64, 100, 253)
+        for length in (40, 63, 64, 253)
         for last in "xy"
         for start in (("a-" * 127)[: length - 1].rstrip("-").ljust(length - 1, "a"),)
     ]
@@ -437,11 +437,17 @@ def test_a_node_that_is_deleted_takes_its_pods_out_of_the_counts(bench: Controll
     bench.nodes.remove(node)
     for pod in bench.pods():
         bench.client.call("DELETE", f"{bench.core}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
-    eventually(lambda: bench.job("tj")["status"].get("trainers", 0) == 0, DEADLINE, "nobody is counted any more")
-    eventually(lambda: bench.job("tj")["status"].get("pservers", 0) == 0, DEADLINE)
-    assert not gone & {pod["metadata"]["uid"] for pod in bench.pods()}
     autoscaler = life.controller.autoscaler
     assert autoscaler is not None
+
+    def nobody_is_counted() -> bool:
+        rooms = autoscaler._cluster.nodes()
+        assert all(amount >= 0 for room in rooms for amount in room.room.values()), rooms
+        status = bench.job("tj")["status"]
+        return not status.get("trainers") and not status.get("pservers") and node not in {r.facts.name for r in rooms}
+
+    eventually(nobody_is_counted, DEADLINE)
+    assert not gone & {pod["metadata"]["uid"] for pod in bench.pods()}
     bench.nodes.add(node, cpu="64", memory="256Gi", pods=2000)
     bench.wait_trainers("tj", 4, 2 * DEADLINE)
     eventually(lambda: bench.job("tj")["status"]["pservers"] == 1, DEADLINE)
@@ -658,7 +664,7 @@ def test_a_job_that_a_strangers_finalizer_holds_is_left_alone(bench: ControllerB
 
 @pytest.mark.fault("K24")
 @pytest.mark.parametrize(
-    ("jobs", "pods"), [(100, 1000), pytest.param(5000, 50_000, marks=pytest.mark.soak)], ids=["scaled", "full"]
+    ("jobs", "pods"), [(200, 2000), pytest.param(5000, 50_000, marks=pytest.mark.soak)], ids=["scaled", "full"]
 )
 def test_many_jobs_and_pods_are_read_in_pages_and_worked_through(bench: ControllerBench, jobs: int, pods: int) -> None:
     foreign = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,14 +12,17 @@ import pytest
 
 from edl_agent.testing import EtcdServer
 from edl_controller.api.configuration import ConfigMap
-from edl_controller.api.kinds import CONFIG_MAPS
+from edl_controller.api.kinds import CONFIG_MAPS, TRAINING_JOBS
+from edl_controller.api.meta import ObjectMeta
+from edl_controller.api.v1 import TrainingJob
 from edl_controller.cluster.local import LocalCluster
-from edl_controller.errors import AlreadyExists, Conflict, Gone, NotFound, Unavailable
+from edl_controller.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, Unavailable
 from edl_controller.runtime.informer import Informer
 from edl_controller.runtime.reflector import Delta
 from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
 from tests.bench.waiting import eventually
+from tests.conftest import SharedEtcd
 from tests.local.conftest import Watcher, config_map
 
 # -- etcd goes and comes back ------------------------------------------------------------------------------------------
@@ -216,3 +220,32 @@ def test_a_read_whose_answer_was_lost_is_repeated(proxied: LocalCluster, etcd_pr
 
 def _now(cluster: LocalCluster) -> str:
     return cluster.list(CONFIG_MAPS).resource_version
+
+
+# -- objects that cannot be read ---------------------------------------------------------------------------------------
+
+
+def test_an_object_that_cannot_be_read_can_still_say_so(etcd: SharedEtcd, prefix: str) -> None:
+    """Its status alone is patched; what the user wrote stays, odd as it is."""
+    with LocalCluster(etcd.client_url, prefix=prefix) as cluster:
+        made = cluster.create(TrainingJob(metadata=ObjectMeta(name="odd", namespace="ns")))
+        key = next(
+            one for one in etcd.etcdctl("get", prefix, "--prefix", "--keys-only").split() if one.endswith("/odd")
+        )
+        document = json.loads(etcd.etcdctl("get", key, "--print-value-only"))
+        spec = {"image": 7, "of a newer version": [None, {"x": 1.5}]}
+        etcd.etcdctl("put", key, json.dumps(document | {"spec": spec}))
+        patch = {"status": {"conditions": [{"type": "Invalid", "status": "True"}]}}
+        with pytest.raises(Conflict):
+            cluster.patch(TRAINING_JOBS, "ns", "odd", patch, subresource="status", uid="another")
+        cluster.patch(TRAINING_JOBS, "ns", "odd", patch, subresource="status", uid=made.metadata.uid)
+        stored = json.loads(etcd.etcdctl("get", key, "--print-value-only"))
+        assert stored["spec"] == spec
+        assert stored["status"]["conditions"] == patch["status"]["conditions"]
+        (listed,) = cluster.list(TRAINING_JOBS, "ns").items
+        again = cluster.patch(TRAINING_JOBS, "ns", "odd", patch, subresource="status")
+        assert again.metadata.resource_version == listed.metadata.resource_version, "nothing has changed"
+        with pytest.raises(Invalid):
+            cluster.patch(TRAINING_JOBS, "ns", "odd", {"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(NotFound):
+            cluster.patch(TRAINING_JOBS, "ns", "nobody", patch, subresource="status")
