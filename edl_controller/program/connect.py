@@ -12,6 +12,7 @@ from edl_agent import errors as agent_errors
 from edl_agent.config import make_settings
 from edl_agent.etcd.identity import TlsFiles
 from edl_controller.agent_store import EtcdAccess
+from edl_controller.api.names import is_label, is_subdomain
 from edl_controller.cluster.port import Cluster
 from edl_controller.core.election import ElectionSettings
 from edl_controller.core.job_settings import JobSettings
@@ -183,6 +184,23 @@ def job_settings(settings: ProgramSettings) -> JobSettings:
 def with_etcd(jobs: JobSettings, endpoints: tuple[str, ...]) -> JobSettings:
     """Return settings of jobs that share this etcd."""
     return replace(jobs, etcd_endpoints=endpoints)
+
+
+def check_names(settings: ProgramSettings) -> None:
+    """See that what names objects can be a name: it becomes a part of paths.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    for key, names in (
+        ("namespaces", settings.namespaces),
+        ("lease-namespace", (settings.lease_namespace,) if settings.lease_namespace else ()),
+    ):
+        for name in names:
+            if not is_label(name):
+                raise ConfigurationError(f"{key}: {name!r} cannot be the name of a namespace")
+    if not is_subdomain(settings.lease_name):
+        raise ConfigurationError(f"lease-name: {settings.lease_name!r} cannot be the name of a Lease")
 
 
 def election_settings(settings: ProgramSettings) -> ElectionSettings:

@@ -66,6 +66,7 @@ class Program:
 
     def _assemble(self, stack: contextlib.ExitStack) -> None:
         settings = self._settings
+        connections.check_names(settings)
         http = parse_address(settings.http_bind)
         metrics = parse_address(settings.metrics_bind) if settings.metrics_bind else http
         etcd, jobs = connections.etcd_access(settings), connections.job_settings(settings)
@@ -249,6 +250,7 @@ def run(settings: ProgramSettings) -> int:
         ConfigurationError: the settings cannot be used here (status 2).
     """
     threading.excepthook = _log_end
+    logging.raiseExceptions = False  # a closed stderr must not end anything
     with SignalledEnd() as end:
         return Program(settings, end).run()
 
