@@ -169,6 +169,24 @@ def test_with_rights_in_one_namespace_only_that_is_asked_for(
     assert account not in program.output + pages, "a token is shown"
 
 
+def test_for_the_whole_cluster_it_lists_each_kind_once_and_scales(
+    run: Run, bench: ControllerBench, kube_proxy: KubeProxy
+) -> None:
+    kube_proxy.clear()
+    program = run("--etcd-endpoints", bench.etcd, everywhere=True)
+    program.wait_ready().wait_leading()
+    lists = [(one.resource, one.namespace) for one in kube_proxy.calls("list")]
+    kinds = ("trainingjobs", "replicasets", "jobs", "pods", "nodes")
+    assert sorted(set(lists)) == sorted((kind, "") for kind in kinds), "all namespaces, and nothing else"
+    # Without agents (mode Classic) trainers are scaled by what the cluster shows alone.
+    bench.create("tj", trainers=1, most=2)
+    eventually(lambda: bench.trainer("tj")["spec"]["parallelism"] == 2, 60, "it grows")
+    assert program.metric("edl_autoscaler_decisions_total", kind="grow", reason="fits")
+    assert program.metric("edl_cache_objects", resource="nodes")
+    assert program.terminate() == 0
+    bench.assert_invariants()
+
+
 @pytest.mark.fault("K22")
 def test_a_namespace_without_rights_at_the_start_hinders_no_other(
     run: Run, bench: ControllerBench, kube_proxy: KubeProxy, control_plane: KubeControlPlane, account: str
