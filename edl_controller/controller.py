@@ -17,7 +17,6 @@ from edl_agent.clock import Clock, SystemClock
 from edl_controller.agent_state import AgentStates
 from edl_controller.agent_store import EtcdAccess
 from edl_controller.api import conditions as known
-from edl_controller.api.defaults import with_defaults
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, UNREADABLE
 from edl_controller.api.meta import ObjectMeta, find_condition
 from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
@@ -25,22 +24,22 @@ from edl_controller.autoscaler import Autoscaler, AutoscalerSettings
 from edl_controller.cluster.port import Cluster, Stop
 from edl_controller.core.actions import Note
 from edl_controller.core.agents import AgentState
-from edl_controller.core.bring_up import pservers_in_effect, serving_master
 from edl_controller.core.children import Children, collect_children
 from edl_controller.core.job_settings import DEFAULT_SETTINGS, JobSettings
 from edl_controller.core.lifecycle import Outcome, decide
-from edl_controller.core.meeting_point import external, in_master, in_master_pod
 from edl_controller.core.merge_patch import difference
 from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
 from edl_controller.core.planner.observed import job_key
 from edl_controller.core.planner.policy import PlannerSettings
 from edl_controller.core.scaling import NOT_SCALING, ScalingView
 from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from edl_controller.job_agents import JobAgents
 from edl_controller.prefix_sweeper import PrefixSweeper
 from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
 from edl_controller.runtime.cache import Key, by_label
 from edl_controller.runtime.cluster_view import InformedView
 from edl_controller.runtime.informers import Informers
+from edl_controller.runtime.logs import about
 from edl_controller.runtime.manager import STOP_WITHIN, Component, Manager
 from edl_controller.runtime.plain_text import printable
 from edl_controller.runtime.reconciler import ReconcileMetrics, Reconciler
@@ -63,11 +62,6 @@ JOB = "job-uid"
 """Index of pods by the uid of their TrainingJob."""
 UID = "uid"
 """Index of TrainingJobs by their uid."""
-
-_NO_IDENTITY = (
-    "this job's own etcd asks for an identity that the controller does not have: it reads no Secrets, "
-    "so what the agents say there is not shown; the job itself is not hindered"
-)
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +141,7 @@ class Controller:
         self._etcd = etcd or (EtcdAccess(settings.etcd_endpoints) if settings.etcd_endpoints else None)
         self._owns_agents = agents is None
         self.agents = AgentStates() if agents is None else agents
+        self._job_agents = JobAgents(self.agents, settings, self._etcd)
         self.informers = Informers(cluster, namespaces=namespaces, resync=resync)
         self._jobs = self.informers.of(TRAINING_JOBS, **{UID: lambda job: (job.metadata.uid,)}).cache
         self._sets = self.informers.of(REPLICA_SETS).cache
@@ -309,7 +304,7 @@ class Controller:
             except StaleDecision as error:
                 log.debug("%s/%s: %s", *key, error)
             except (Forbidden, Invalid) as error:
-                log.info("The cluster refused what %s/%s needs: %s", *key, error)
+                log.info("The cluster refused what %s/%s needs: %s", *key, error, extra=about(TRAINING_JOBS.name, *key))
                 memory.barred = job.metadata.generation, self._now() + REFUSED_RETRY
                 self._show_failure(job, "Refused", str(error))
                 return REFUSED_RETRY
@@ -336,14 +331,14 @@ class Controller:
         if seen is not None and (seen.versions, seen.news) == (versions, news) and now < seen.until:
             return None if seen.until == float("inf") else seen.until - now
         memory.seen = None
-        unread = self._watch_agents(job, children)
+        unread = self._job_agents.watch(job, children)
         agents = self.agents.get(memory.job)
         if unread:
             agents = dataclasses.replace(agents, error=unread)
         outcome = decide(job, children, agents, self._settings, now, self._scaling(memory.job))
         outcome = self._until_first_look(job, agents, outcome, memory.since + self._settings.agents_stale - now)
         changed = self._applier.apply(outcome.actions, job)
-        self._repair_desired(job, children, agents)
+        self._job_agents.repair_desired(job, children, agents)
         changed += self._write_status(job, outcome)
         if not changed:
             until = float("inf") if outcome.again_after is None else now + outcome.again_after
@@ -379,52 +374,6 @@ class Controller:
         versions += [one.metadata.resource_version for one in found_sets]
         versions += ["" if trainer is None else trainer.metadata.resource_version, *_versions(pods)]
         return collect_children(job, found_sets, trainers, pods), tuple(versions)
-
-    def _watch_agents(self, job: TrainingJob, children: Children) -> str:
-        """Have the job's etcd read, once it is known where it is; return why it cannot be, if so."""
-        filled = with_defaults(job, self._settings.rules)
-        if known.is_final(job.status.conditions) or job.metadata.deletion_timestamp is not None:
-            self.agents.forget(job_key(job))
-            return ""
-        if in_master_pod(filled):
-            pod = serving_master(children)
-            if pod is None:
-                return ""
-            meeting = in_master(filled, pod.status.pod_ip, pod.metadata.uid)
-        else:
-            meeting = external(filled, self._settings)
-        own = in_master_pod(filled) or bool(filled.spec.etcd.endpoints)
-        access = self._access_to(meeting.endpoints) if own else self._etcd
-        if access is None or not access.endpoints:
-            return _NO_IDENTITY if own else ""
-        try:
-            self.agents.watch(job_key(job), access, meeting.prefix)
-        except ValueError as error:
-            return f"the agents cannot be read: {error}"
-        if filled.spec.etcd.credentials is not None and own and self.agents.get(job_key(job)).error:
-            return _NO_IDENTITY
-        return ""
-
-    def _access_to(self, endpoints: Sequence[str]) -> EtcdAccess | None:
-        """Return how a job's own etcd is read; None: it wants to know who asks, and nobody told the controller.
-
-        The job names Secrets, which are for its pods; the controller reads none (`docs/operations.md`). Its own
-        certificate may be shown to anybody, its password is for its own etcd only.
-        """
-        tls = any(one.lower().startswith("https:") for one in endpoints)
-        if not tls:
-            return EtcdAccess(tuple(endpoints))
-        if self._etcd is None or self._etcd.tls is None:
-            return None
-        return EtcdAccess(tuple(endpoints), tls=self._etcd.tls)
-
-    def _repair_desired(self, job: TrainingJob, children: Children, agents: AgentState) -> None:
-        """Keep the number of pservers that the agents go by at the one in effect (row K35)."""
-        if agents.observed is None or agents.error or agents.desired is None or children.pserver is None:
-            return
-        count = pservers_in_effect(with_defaults(job, self._settings.rules), children)
-        if count and agents.desired != count:
-            self.agents.repair_desired(job_key(job), count)
 
     # --- the status ---
 
@@ -464,7 +413,8 @@ class Controller:
             raise StaleDecision(str(error)) from error
         self._jobs.observe(after)
         if after.status.phase != job.status.phase:
-            log.info("TrainingJob %s/%s is %s", meta.namespace, meta.name, after.status.phase or "new")
+            phase, extra = after.status.phase or "new", about(TRAINING_JOBS.name, meta.namespace, meta.name)
+            log.info("TrainingJob %s/%s is %s", meta.namespace, meta.name, phase, extra=extra)
         return True
 
     def _with_scaling(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
