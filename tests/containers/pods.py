@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,9 @@ class Pods:
     def log(self, name: str, container: str = "", *, previous: bool = False) -> str:
         """What a container wrote so far."""
         query = f"?previous={str(previous).lower()}" + (f"&container={container}" if container else "")
-        return str(self.client.call("GET", f"{self.path}/{name}/log{query}").body.get("text", ""))
+        said = self.client.call("GET", f"{self.path}/{name}/log{query}").body
+        # The client decodes what is JSON, such as a single event of the sidecar.
+        return str(said.get("text", "") if "text" in said else json.dumps(said) if said else "")
 
     def wait(self, name: str, condition: Callable[[Json], object], what: str, timeout: float = 60.0) -> Json:
         """Wait (seconds) until a pod is so, and return it. Raises AssertionError with its state."""

@@ -92,7 +92,7 @@ def digits(
     pods: Pods, nodes: KubeletNodes, control_plane: KubeControlPlane, definition: None, pods_etcd: str
 ) -> Iterator[Digits]:
     """A controller that leads; no job yet."""
-    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--namespace", pods.namespace)
+    arguments = ("--kubeconfig", str(control_plane.kubeconfig), "--namespace", pods.namespace, "--autoscale")
     place = {"POD_NAMESPACE": pods.namespace}
     with ControllerProcess(*arguments, "--etcd-endpoints", pods_etcd, environment=place) as controller:
         controller.wait_leading()
