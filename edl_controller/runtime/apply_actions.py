@@ -16,6 +16,7 @@ from edl_controller.cluster.port import Cluster
 from edl_controller.core.actions import Action, Create, Delete, Patch
 from edl_controller.errors import AlreadyExists, Conflict, NotFound
 from edl_controller.runtime.informers import Informers
+from edl_controller.runtime.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class ActionApplier:
             # Ours (an answer that was lost, a cache that lags) or a stranger's: the next pass sees which.
             self._observe_live(kind, meta.namespace, meta.name)
             raise StaleDecision(f"{kind.name} {meta.name} of {owner.metadata.name} is there already") from error
-        log.info("Created %s %s/%s", kind.name, meta.namespace, meta.name)
+        self._tell("Created", kind, meta.namespace, meta.name)
 
     def _delete(self, action: Delete) -> None:
         live = self._observe_live(action.kind, action.namespace, action.name)
@@ -75,7 +76,7 @@ class ActionApplier:
             return
         if self._informers.has(action.kind):
             self._informers.of(action.kind).cache.observe_end(live, timestamps.render(self._now()))
-        log.info("Deleted %s %s/%s", action.kind.name, action.namespace, action.name)
+        self._tell("Deleted", action.kind, action.namespace, action.name)
 
     def _patch(self, action: Patch) -> None:
         try:
@@ -92,7 +93,11 @@ class ActionApplier:
             self._observe_live(action.kind, action.namespace, action.name)
             raise StaleDecision(f"{action.kind.name} {action.name} is not as it was: {error}") from error
         self._observe(action.kind, after)
-        log.info("Patched %s %s/%s", action.kind.name, action.namespace, action.name)
+        self._tell("Patched", action.kind, action.namespace, action.name)
+
+    @staticmethod
+    def _tell(done: str, kind: Kind[Any], namespace: str, name: str) -> None:
+        log.info("%s %s %s/%s", done, kind.name, namespace, name, extra=about(kind.name, namespace, name))
 
     def _observe(self, kind: Kind[Any], obj: Any) -> None:
         if self._informers.has(kind):

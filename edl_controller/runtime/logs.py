@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from edl_controller.errors import MissingExtra
 from edl_controller.runtime.plain_text import printable
@@ -18,6 +18,13 @@ Form = Literal["auto", "text", "json"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record has; any other was given by ``extra``."""
+OBJECT = "object"
+"""The key under which machines find what a line is about; in text the message says it already."""
+
+
+def about(kind: str, namespace: str, name: str) -> dict[str, Any]:
+    """Return the ``extra`` of a line about an object."""
+    return {OBJECT: {"kind": kind, "namespace": namespace, "name": name}}
 
 
 def configure(form: Form = "auto", level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
@@ -49,7 +56,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
         extra = "".join(
-            f" {key}={printable(str(value))}" for key, value in sorted(vars(record).items()) if key not in _OWN
+            f" {key}={printable(str(value))}"
+            for key, value in sorted(vars(record).items())
+            if key not in _OWN | {OBJECT}
         )
         text = f"{_moment(record)} {record.levelname:<7} {printable(record.getMessage())}{extra}"
         if record.exc_info:

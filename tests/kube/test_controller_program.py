@@ -159,6 +159,8 @@ def test_with_rights_in_one_namespace_only_that_is_asked_for(
     program.wait_leading()
     bench.create("tj", trainers=1)
     bench.wait_phase("tj", "running")
+    created = {"kind": "Job", "namespace": namespace, "name": "tj-trainer"}
+    assert [line for line in program.logged("^Created Job") if line["object"] == created], "machines find the object"
     pages = "".join(program.get(path).text for path in ("/healthz", "/readyz", "/metrics"))
     assert program.metric("edl_api_requests_total", method="GET", code="200")
     assert program.terminate() == 0
