@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
+.PHONY: images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a
 
 test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePaddle (fetches 600 MB into the user's cache folder, once)
 	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)
+
+images: $(VENV)/.ready ## the three images, by docker, podman or buildah, and dist/images/NAME.tar (BASE=IMAGE with Python 3.11; else one is made of Debian packages)
+	@$(PY) docker/build_images.py $(if $(BASE),--base $(BASE))
 
 test-containers: $(VENV)/.ready etcd36 kube-control-plane ## the images in real containers, on two real kubelets (as root; installs Debian packages, builds kubelet and images)
 	@$(PY) -m tests.containers.install > /dev/null || { code=$$?; \

@@ -1,12 +1,16 @@
 """Write the lock files in this folder anew from pyproject.toml (``make lock``; ``UPGRADE=1``: newest versions).
 
-========== ===========================================================================================
-lock.txt   what runs this script
-dev.txt    the project's dependencies, the controller's too, and all that ``make`` needs, newest versions
-oldest.txt the lowest allowed version of each of the project's dependencies, and what runs the tests
-interop.txt etcd3 0.12 and the old protobuf that it needs, for tests/interop
-paddle.txt PaddlePaddle for examples/paddle and the protobuf that it needs, for Linux on x86-64
-========== ===========================================================================================
+=============== ======================================================================================
+lock.txt        what runs this script
+dev.txt         the project's dependencies, the controller's too, and all that ``make`` needs, newest versions
+oldest.txt      the lowest allowed version of each of the project's dependencies, and what runs the tests
+interop.txt     etcd3 0.12 and the old protobuf that it needs, for tests/interop
+agent.txt       what the image of the agent holds beside the project itself, in the versions of dev.txt, for Linux
+controller.txt  the same for the controller's
+examples.txt    the same for that of examples/digits
+pip.txt         the pip that fills the images, itself in none of them
+paddle.txt      PaddlePaddle for examples/paddle and the protobuf that it needs, for Linux on x86-64
+=============== ======================================================================================
 
 Each has hashes (for every platform where not said otherwise) and no name of an index host: whoever installs chooses
 the index.
@@ -25,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "requirements"
 PROJECT = "pyproject.toml"
 COMMAND = "make lock"
+IMAGES: dict[str, list[str]] = {"agent": ["sidecar"], "controller": ["controller"], "examples": ["examples"]}
+"""Which extras each image installs."""
 
 
 def compile_lock(output: str, *arguments: str, upgrade: bool, platform: str = "") -> None:
@@ -63,6 +69,10 @@ def main() -> int:
     compile_lock("lock.txt", f"{FOLDER}/lock.in", upgrade=upgrade)
     compile_lock("dev.txt", PROJECT, "--extra", "controller", "--group", "dev", upgrade=upgrade)
     compile_lock("interop.txt", "--group", "interop", upgrade=upgrade)
+    for name, extras in IMAGES.items():
+        chosen = [argument for extra in extras for argument in ("--extra", extra)]
+        compile_lock(f"{name}.txt", PROJECT, *chosen, "--constraints", f"{FOLDER}/dev.txt", upgrade=upgrade)
+    compile_lock("pip.txt", f"{FOLDER}/pip.in", upgrade=upgrade)
     # On Windows PaddlePaddle forbids the protobuf that it needs.
     compile_lock("paddle.txt", "--group", "paddle", upgrade=upgrade, platform="x86_64-manylinux_2_28")
     with tempfile.TemporaryDirectory() as scratch:

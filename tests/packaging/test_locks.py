@@ -28,7 +28,10 @@ def group(name: str) -> list[Requirement]:
 
 
 def test_the_lock_files_are_there() -> None:
-    assert [lock.name for lock in LOCKS] == ["dev.txt", "interop.txt", "lock.txt", "oldest.txt", "paddle.txt"]
+    assert [lock.name for lock in LOCKS] == [
+        "agent.txt", "controller.txt", "dev.txt", "examples.txt", "interop.txt", "lock.txt", "oldest.txt", "paddle.txt",
+        "pip.txt",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
