@@ -371,9 +371,10 @@ def test_rights_that_go_in_one_namespace_are_missed_there_only(
 
 @pytest.mark.fault("K29")
 @pytest.mark.report("M44")
+@pytest.mark.parametrize("rotations", [1, pytest.param(5, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["rename", "in place"])
 def test_a_renewed_token_is_used_and_at_most_one_request_fails(
-    accounted: tuple[ControllerBench, str], control_plane: KubeControlPlane, how: str
+    accounted: tuple[ControllerBench, str], control_plane: KubeControlPlane, how: str, rotations: int
 ) -> None:
     bench, second = accounted
     client = bench.client
@@ -397,7 +398,6 @@ def test_a_renewed_token_is_used_and_at_most_one_request_fails(
     life = bench.start(namespaces=[bench.namespace], autoscale=False)
     bench.create("tj", trainers=1, most=1)
     bench.wait_phase("tj", "running")
-    rotations = 3
 
     def accepted(token: str) -> bool:
         return control_plane.client_for(token).call("GET", bench.training_jobs_path).status == 200
