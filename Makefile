@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
 
-.PHONY: images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
+.PHONY: images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,9 @@ bench: $(VENV)/.ready ## the speed, as ratios to a baseline in the same run (BEN
 
 faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a row without a test or a reason
 	@$(PY) -m tests.fault_list
+
+security: $(VENV)/.ready ## what is promised about security, each row with its tests; fails on a row without a test or a reason
+	@$(PY) -m tests.fault_list --list tests/security.toml --mark security
 
 test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePaddle (fetches 600 MB into the user's cache folder, once)
 	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)

@@ -1,10 +1,10 @@
 """Print every row of ``faults.toml`` with the tests that stand for it: ``python -m tests.fault_list [-o json]
-[TESTS...]``.
+[TESTS...]``; with ``--list tests/security.toml --mark security`` what is promised about security.
 
-A test stands for a row by ``@pytest.mark.fault("A7")`` or ``@pytest.mark.report("M07")``. The tests are collected by
-pytest, not run, so marks on parameters and modules count too. Exit status: 0 when the list is whole; 1 when a row
-has neither a test nor a written reason, or a mark names a row that is not in the list; 2 when the tests cannot be
-collected.
+A test stands for a row by ``@pytest.mark.fault("A7")``, ``@pytest.mark.report("M07")`` or
+``@pytest.mark.security(7)``. The tests are collected by pytest, not run, so marks on parameters and modules count too.
+Exit status: 0 when the list is whole; 1 when a row has neither a test nor a written reason, or a mark names a row that
+is not in the list; 2 when the tests cannot be collected.
 """
 
 from __future__ import annotations
@@ -88,19 +88,20 @@ def read_rows(path: Path = HERE / "faults.toml") -> dict[str, Row]:
 class _Marks:
     """pytest plugin: notes (mark's row, node id, is it a long test) of everything collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self.found: list[tuple[str, str, bool]] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             soak = item.get_closest_marker("soak") is not None
-            for mark in (mark for name in MARKS for mark in item.iter_markers(name)):
+            for mark in (mark for name in self.names for mark in item.iter_markers(name)):
                 self.found += [(str(row), item.nodeid, soak) for row in mark.args]
 
 
-def collect(tests: Sequence[str] = (str(HERE),)) -> list[tuple[str, str, bool]]:
+def collect(tests: Sequence[str] = (str(HERE),), marks: Sequence[str] = MARKS) -> list[tuple[str, str, bool]]:
     """Collect the tests and return (row, node id, soak) for every mark. Raises CollectionFailed."""
-    plugin, output = _Marks(), io.StringIO()
+    plugin, output = _Marks(marks), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         # The last -m wins: without it the long tests would be deselected by the project's options.
         status = pytest.main(["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", *tests], plugins=[plugin])
@@ -154,10 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fault_list", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--list", type=Path, default=HERE / "faults.toml", help="the file with the rows")
+    parser.add_argument("--mark", action="append", help=f"the marks that name the rows (default: {', '.join(MARKS)})")
     parser.add_argument("tests", nargs="*", default=[str(HERE)], help="what to collect (default: all tests)")
     options = parser.parse_args(arguments)
     try:
-        faults = fault_list(read_rows(options.list), collect(options.tests))
+        faults = fault_list(read_rows(options.list), collect(options.tests, options.mark or MARKS))
     except CollectionFailed as error:
         print(f"the tests cannot be collected:\n{error}", file=sys.stderr)
         return 2

@@ -26,6 +26,7 @@ def test_classic_names_are_kept() -> None:
 
 @pytest.mark.report("M62")
 @pytest.mark.parametrize("length", [1, 40, 54, 55, 56, 57, 62, 63, 64, 100, 200, 253])
+@pytest.mark.security(13)
 def test_names_of_any_length_give_legal_ones(length: int) -> None:
     name = "a" * length
     for role in ROLE_LABELS:

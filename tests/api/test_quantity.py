@@ -23,6 +23,7 @@ suffixes = st.sampled_from(["", "n", "u", "m", "k", "M", "Ki", "Mi", "Gi", "e2",
 amounts = st.builds(lambda number, suffix: f"{number:f}{suffix}", st.decimals(0, 10**7, places=4), suffixes)
 
 
+@pytest.mark.security(14)
 def test_amounts_are_read_and_written_as_kubernetes_does() -> None:
     wrong = [row for row in GOLDEN["amounts"] if not _as_in_kubernetes(row)]
     assert not wrong
@@ -72,6 +73,7 @@ def test_numbers_of_json_are_read_by_their_shortest_text(value: float, canonical
     ],
     ids=lambda value: "" if isinstance(value, int) else repr(value)[:20],
 )
+@pytest.mark.security(14)
 def test_what_is_no_amount_is_refused_with_a_typed_error(value: Any) -> None:
     with pytest.raises(InvalidQuantity) as caught:
         quantity.parse(value)
@@ -82,6 +84,7 @@ def test_what_is_no_amount_is_refused_with_a_typed_error(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "-1n", -5, -0.5, "9E", "10P", "9.3e15"])
+@pytest.mark.security(14)
 def test_a_container_cannot_ask_for_less_than_nothing_nor_for_what_does_not_fit_into_thousandths(value: Any) -> None:
     assert quantity.parse(value) is not None
     with pytest.raises(InvalidQuantity):
@@ -93,6 +96,7 @@ def test_a_container_can_ask_for_an_ordinary_amount(value: Any) -> None:
     assert quantity.resource(value) == quantity.parse(value)
 
 
+@pytest.mark.security(14)
 def test_a_sum_beyond_63_bits_is_refused() -> None:
     assert quantity.add("9223372036854775806", "1") == "9223372036854775807"
     with pytest.raises(InvalidQuantity, match=r"2\^63"):
@@ -136,6 +140,7 @@ def test_rounding_is_up_and_by_less_than_one(text: str) -> None:
 
 
 @given(st.text(max_size=20))
+@pytest.mark.security(14)
 def test_any_text_is_an_amount_or_a_typed_error(text: str) -> None:
     try:
         quantity.parse(text)
@@ -145,6 +150,8 @@ def test_any_text_is_an_amount_or_a_typed_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1" * 100_000, "1." + "0" * 100_000, "1e" + "9" * 100_000, " " * 100_000])
+@pytest.mark.security(14)
+@pytest.mark.security(20)
 def test_a_long_text_is_refused_at_once(text: str) -> None:
     with pytest.raises(InvalidQuantity):
         quantity.parse(text)

@@ -155,6 +155,7 @@ def test_text_that_is_no_job_is_refused_with_a_reason(text: str | bytes, reason:
     assert time.perf_counter() - start < 2
 
 
+@pytest.mark.security(19)
 def test_an_alias_bomb_is_refused_before_it_goes_off() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -171,6 +172,7 @@ def test_an_honest_alias_is_fine() -> None:
     assert job.spec.master.resources == job.spec.trainer.resources
 
 
+@pytest.mark.security(16)
 def test_a_spec_above_the_limit_is_refused() -> None:
     big = "x" * 300_000
     assert [fault.path for fault in faults_of(f"{HEAD}spec: {{trainer: {{entrypoint: a, workspace: {big}}}}}")] == [
@@ -213,6 +215,7 @@ def test_a_printed_job_can_be_submitted_again() -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200))
+@pytest.mark.security(19)
 def test_any_text_is_jobs_or_typed_faults(text: str | bytes) -> None:
     with contextlib.suppress(InvalidTrainingJob):
         assert submission.read(text)

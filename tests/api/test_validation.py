@@ -91,6 +91,7 @@ def test_long_names_are_fine(length: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a/b", "..", "a%2fb", "a\x00", "a" * 254, "ä", "a\n", "a..b"])
+@pytest.mark.security(13)
 def test_bad_names_are_refused(name: str) -> None:
     assert paths(job(name)) == ["metadata.name"]
 
@@ -108,6 +109,7 @@ def test_the_classic_endpoint_of_a_role_is_looked_at_too() -> None:
     assert paths(job(master={"etcd-endpoint": "http://e:2379"})) == []
 
 
+@pytest.mark.security(1)
 def test_mixed_schemes_and_no_scheme_with_tls() -> None:
     assert paths(job(etcd={"endpoints": ["http://a:1", "https://b:1"]})) == ["spec.etcd.endpoints"]
     assert paths(job(etcd={"endpoints": ["a:1"], "tls": {"secretName": "s"}, "credentials": {"secretName": "p"}})) == []
@@ -162,6 +164,7 @@ PRIVILEGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("spec", "path", "opens"), HOST_ACCESS)
+@pytest.mark.security(17)
 def test_access_to_the_host_is_denied_unless_a_setting_opens_it(
     spec: dict[str, Any], path: str, opens: dict[str, Any]
 ) -> None:
@@ -170,12 +173,14 @@ def test_access_to_the_host_is_denied_unless_a_setting_opens_it(
         assert paths(job(**spec), Settings(**opens)) == []
 
 
+@pytest.mark.security(17)
 def test_a_folder_beside_an_allowed_one_stays_closed() -> None:
     wanted = job(volumes=[{"name": "h", "hostPath": {"path": "/database"}}])
     assert paths(wanted, Settings(host_paths=("/data",))) == ["spec.volumes[0].hostPath"]
 
 
 @pytest.mark.parametrize(("context", "field"), PRIVILEGES)
+@pytest.mark.security(17)
 def test_privileges_are_denied_for_pods_and_containers_of_all_roles(context: dict[str, Any], field: str) -> None:
     for template in ("spec.template", "spec.trainer.template", "spec.pserver.template"):
         for which in ("securityContext", "containerSecurityContext"):
@@ -210,6 +215,7 @@ def test_what_the_baseline_allows_is_allowed() -> None:
         ("x/a", ("registry.example.com", "x"), True),
     ],
 )
+@pytest.mark.security(18)
 def test_images_may_be_limited_to_places(image: str, prefixes: tuple[str, ...], allowed: bool) -> None:
     for spec, path in (
         ({"image": image}, "spec.image"),
@@ -222,6 +228,7 @@ def test_images_may_be_limited_to_places(image: str, prefixes: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("name", [*sorted(environment.RESERVED), "EDL_TOKEN", "EDL_INDEX", "EDL_"])
+@pytest.mark.security(11)
 def test_reserved_variables_cannot_be_set(name: str) -> None:
     variable = [{"name": name, "value": "x"}]
     assert paths(job(env=variable)) == ["spec.env[0].name"]
@@ -240,6 +247,7 @@ def test_reserved_variables_cannot_be_set(name: str) -> None:
         *(("notkubernetes.io/x", False), ("kueue.x-k8s.io/queue-name", False)),
     ],
 )
+@pytest.mark.security(12)
 def test_labels_of_the_controllers_cannot_be_taken(key: str, forbidden: bool) -> None:
     for field in ("labels", "annotations"):
         faults = validate(job(template={field: {key: "v"}}))
@@ -262,12 +270,14 @@ def test_labels_of_the_controllers_cannot_be_taken(key: str, forbidden: bool) ->
         ({"limits": {"memory": "9Pi"}}, ["limits[memory]"]),
     ],
 )
+@pytest.mark.security(14)
 def test_resources(resources: dict[str, Any], faults: list[str]) -> None:
     assert paths(job(trainer={"entrypoint": "a", "resources": resources})) == [
         f"spec.trainer.resources.{fault}" for fault in faults
     ]
 
 
+@pytest.mark.security(14)
 def test_the_sum_over_all_trainers_must_fit() -> None:
     trainer = {"entrypoint": "a", "min-instance": 10_000, "resources": {"limits": {"memory": "1Pi"}}}
     assert paths(job(trainer=trainer)) == ["spec.trainer.resources.limits[memory]"]
@@ -317,10 +327,12 @@ def test_two_mounts_in_one_folder_and_a_size_that_is_none() -> None:
     assert paths(wanted) == ["spec.volumes[0].emptyDir.sizeLimit", "spec.VolumeMounts[1].mountPath"]
 
 
+@pytest.mark.security(16)
 def test_a_spec_above_its_limit_is_one_fault() -> None:
     assert paths(job(trainer={"entrypoint": "a " * SPEC_LIMIT})) == ["spec"]
 
 
+@pytest.mark.security(15)
 def test_the_cap_on_counts_is_a_setting() -> None:
     wanted = job(trainer={"entrypoint": "a", "min-instance": 50})
     assert paths(wanted, Settings(max_instances=49)) == ["spec.trainer.min-instance", "spec.trainer.max-instance"]
@@ -339,6 +351,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:2])
+@pytest.mark.security(20)
 def test_every_rule_takes_linear_time(text: str) -> None:
     settings = Settings(image_prefixes=("x",))
     start = time.process_time()
@@ -353,6 +366,7 @@ def test_every_rule_takes_linear_time(text: str) -> None:
     assert all(len(fault.message) < 400 for fault in found)
 
 
+@pytest.mark.security(24)
 def test_messages_show_user_text_in_one_line() -> None:
     for fault in validate(job("a\nb\x1b[31m", image="x\ny", env=[{"name": "A\r\nB"}])):
         assert fault.message.isprintable()
@@ -383,6 +397,7 @@ specs = st.fixed_dictionaries(
 
 
 @given(specs)
+@pytest.mark.security(15)
 def test_validation_never_raises_and_what_it_accepts_keeps_the_bounds(spec: dict[str, Any]) -> None:
     wanted = job(**spec)
     faults = validate(wanted)
@@ -398,6 +413,7 @@ def test_validation_never_raises_and_what_it_accepts_keeps_the_bounds(spec: dict
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.security(17)
 def test_the_defaults_open_no_door() -> None:
     open_by_default = {"allow_host_network": False, "host_paths": (), "allow_privileged": False}
     assert {

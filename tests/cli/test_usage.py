@@ -113,6 +113,7 @@ def test_debug_shows_the_traceback() -> None:
         ["put", "/k", "hunter2", *NOWHERE, "-vv"],
     ],
 )
+@pytest.mark.security(21)
 def test_no_secret_is_repeated(arguments: list[str]) -> None:
     outcome = edl_agent(*arguments)
     assert outcome.status in (2, 3)

@@ -21,6 +21,7 @@ job_names = st.from_regex(
 
 
 @given(job_names)
+@pytest.mark.security(13)
 def test_children_have_legal_names_that_say_whose_they_are(name: str) -> None:
     for role in ROLES:
         found = child_name(name, role)
@@ -36,6 +37,7 @@ def test_children_have_legal_names_that_say_whose_they_are(name: str) -> None:
 
 @pytest.mark.report("M62")
 @pytest.mark.parametrize("length", [1, 40, 54, 55, 56, 57, 63, 64, 100, 253])
+@pytest.mark.security(13)
 def test_names_of_any_length_give_short_stable_names(length: int) -> None:
     names = ["a" * (length - 1) + last for last in "bc"]
     for role in ROLES:
@@ -55,6 +57,7 @@ NASTY = st.one_of(st.text(max_size=12), st.sampled_from(["", ".", "..", "a/b", "
 
 
 @given(NASTY, NASTY, NASTY)
+@pytest.mark.security(13)
 def test_nothing_leaves_its_place_in_etcd(namespace: str, name: str, uid: str) -> None:
     found = etcd_prefix(namespace, name, uid)
     assert found.startswith("/edl/jobs/")
@@ -64,6 +67,7 @@ def test_nothing_leaves_its_place_in_etcd(namespace: str, name: str, uid: str) -
 
 
 @given(st.tuples(NASTY, NASTY, NASTY), st.tuples(NASTY, NASTY, NASTY))
+@pytest.mark.security(13)
 def test_two_jobs_never_share_a_place(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     assert (etcd_prefix(*one) == etcd_prefix(*other)) == (one == other)
 

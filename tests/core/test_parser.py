@@ -265,6 +265,7 @@ def mounts(container: Container) -> set[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.security(17)
 def test_pods_are_restricted(mode: str) -> None:
     for settings in (SHARED, OWN):
         for child in children(training_job(agent={"mode": mode}), settings).values():
@@ -282,6 +283,7 @@ def test_pods_are_restricted(mode: str) -> None:
                 }
 
 
+@pytest.mark.security(12)
 def test_a_role_overrides_the_job_and_nobody_overrides_the_controller() -> None:
     job = training_job(
         NodeSelector={"disk": "ssd"},
@@ -317,6 +319,7 @@ def test_a_role_overrides_the_job_and_nobody_overrides_the_controller() -> None:
             )
 
 
+@pytest.mark.security(11)
 def test_reserved_variables_stay_the_controllers_and_the_roles_win_over_the_jobs() -> None:
     job = training_job(
         env=[{"name": "A", "value": "job"}, {"name": "LD_LIBRARY_PATH", "value": "/own"}],
@@ -419,6 +422,7 @@ CANARIES = [
 
 @pytest.mark.parametrize("entrypoint", CANARIES)
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.security(9)
 def test_shell_characters_stay_data(entrypoint: str, mode: str, tmp_path: Path) -> None:
     """Every word reaches the program byte for byte, and nothing else is run."""
     job = training_job(
@@ -457,6 +461,7 @@ def test_shell_characters_stay_data(entrypoint: str, mode: str, tmp_path: Path) 
 
 
 @given(st.text(alphabet="$()AB x", max_size=20))
+@pytest.mark.security(10)
 def test_kubernetes_expansion_gives_back_what_the_user_wrote(text: str) -> None:
     assert expanded(literal(text), {"A": "1", "B": "2", "": "3"}) == text
 

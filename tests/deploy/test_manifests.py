@@ -58,6 +58,7 @@ def test_the_schema_is_that_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("folder", ["deploy/cluster", "deploy/namespaced"])
+@pytest.mark.security(7)
 def test_no_right_goes_beyond_what_a_controller_of_jobs_needs(offline_kubectl: Kubectl, folder: str) -> None:
     documents = offline_kubectl.documents("kustomize", folder)
     for group, resource, verb in granted_rights(rules_of(documents, "edl-controller")):
@@ -68,6 +69,7 @@ def test_no_right_goes_beyond_what_a_controller_of_jobs_needs(offline_kubectl: K
         )
 
 
+@pytest.mark.security(7)
 def test_one_namespace_needs_no_right_in_the_cluster(offline_kubectl: Kubectl) -> None:
     everywhere = offline_kubectl.documents("kustomize", "deploy/cluster")
     here = offline_kubectl.documents("kustomize", "deploy/namespaced")

@@ -133,6 +133,7 @@ def _foreign(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"suspend": True, "template": {"spec": pod}}}
 
 
+@pytest.mark.security(7)
 def test_all_that_is_used_is_granted_and_all_that_is_granted_is_used(
     ruled: ControllerBench, kube_proxy: KubeProxy, offline_kubectl: Kubectl, installed: str
 ) -> None:

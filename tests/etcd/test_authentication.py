@@ -116,6 +116,7 @@ def with_auth(etcd_factory: Factory, version: str = "default", token: tuple[str,
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379"])
+@pytest.mark.security(3)
 def test_a_password_without_tls_is_refused_unless_a_setting_named_unsafe_says_so(
     endpoint: str, secrets: Secrets, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -420,6 +421,7 @@ def test_switching_authentication_on_under_an_agent_without_credentials_gives_a_
 
 @pytest.mark.fault("A21")
 @both_versions
+@pytest.mark.security(5)
 def test_a_changed_password_is_taken_from_the_secret_file(
     version: str,
     etcd_factory: Factory,
@@ -517,6 +519,7 @@ def test_an_agent_that_slept_through_lease_and_token_registers_again(
 # --- secrets in files (security 21) ---
 
 
+@pytest.mark.security(21)
 def test_neither_keys_nor_passwords_nor_tokens_are_told_on_any_path(
     etcd_factory: Factory, tmp_path: Path, secrets: Secrets
 ) -> None:
@@ -575,6 +578,7 @@ def run_block(cluster: EtcdCluster, block: str, job: str, user: str) -> None:
         cluster.etcdctl(*filled, input=f"{PASSWORD}\n" if "--interactive=false" in filled else None)
 
 
+@pytest.mark.security(6)
 def test_an_agent_needs_no_more_than_its_role_and_its_role_allows_no_more(
     etcd_factory: Factory, secrets: Secrets
 ) -> None:

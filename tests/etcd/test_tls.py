@@ -50,6 +50,7 @@ def server_pair(folder: CertificateFolder, kind: str) -> KeyPair:
 
 @pytest.mark.fault("A23")
 @pytest.mark.parametrize(("kind", "words"), BAD_SERVERS)
+@pytest.mark.security(1)
 def test_a_bad_server_certificate_is_refused_and_the_error_names_the_reason(
     kind: str, words: str, etcd_factory: Factory, certificates: CertificateFolder
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_client_certificate_of_an_unknown_ca_or_none_at_all_is_refused_with_th
 
 
 @pytest.mark.fault("A23")
+@pytest.mark.security(1)
 def test_an_expired_member_beside_a_good_one_is_passed_over(
     etcd_factory: Factory, certificates: CertificateFolder
 ) -> None:
@@ -139,6 +141,7 @@ def first_bytes() -> Iterator[FirstBytes]:
 
 
 @pytest.mark.fault("A23")
+@pytest.mark.security(1)
 def test_there_is_no_fallback_to_plaintext(first_bytes: FirstBytes, certificates: CertificateFolder) -> None:
     """Whatever a server answers to the TLS greeting, nothing else is ever sent: not by gRPC, not by the diagnosis."""
     tls = TlsFiles(ca=str(certificates.ca))
@@ -155,6 +158,7 @@ def test_there_is_no_fallback_to_plaintext(first_bytes: FirstBytes, certificates
     assert b"canary" not in b"".join(first_bytes.seen)
 
 
+@pytest.mark.security(1)
 def test_https_to_an_http_endpoint_fails_and_says_where(etcd_factory: Factory, certificates: CertificateFolder) -> None:
     cluster = etcd_factory()
     with (
@@ -228,6 +232,7 @@ def old_tls_server(certificates: CertificateFolder) -> Iterator[OldTlsServer]:
 
 
 @pytest.mark.fault("A23")
+@pytest.mark.security(4)
 def test_a_server_limited_to_tls_1_1_is_refused(old_tls_server: OldTlsServer, certificates: CertificateFolder) -> None:
     # The server is real: a client that allows 1.1 gets through.
     context = ssl.create_default_context(cafile=str(certificates.ca))
@@ -255,6 +260,7 @@ def test_a_server_limited_to_tls_1_1_is_refused(old_tls_server: OldTlsServer, ce
 
 
 @pytest.mark.parametrize("scheme", ["https://", ""])
+@pytest.mark.security(2)
 def test_with_client_certificate_and_name_a_slot_is_registered(
     scheme: str, etcd_factory: Factory, certificates: CertificateFolder, tmp_path: Path
 ) -> None:
@@ -267,6 +273,7 @@ def test_with_client_certificate_and_name_a_slot_is_registered(
         assert client.register(7164, host="127.0.0.1", timeout=5) == 0
 
 
+@pytest.mark.security(2)
 def test_a_private_key_that_others_can_read_is_warned_of_once_per_client(
     etcd_factory: Factory, certificates: CertificateFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,6 +313,7 @@ def test_tls_files_that_are_absent_or_no_pem_give_a_typed_error(
         client.get_key("/x", timeout=3)
 
 
+@pytest.mark.security(2)
 def test_a_client_certificate_without_its_key_is_refused_at_construction() -> None:
     with pytest.raises(ConfigurationError, match="go together"):
         TlsFiles(cert="client.pem")
@@ -317,6 +325,7 @@ def test_a_client_certificate_without_its_key_is_refused_at_construction() -> No
 
 
 @pytest.mark.fault("A22")
+@pytest.mark.security(5)
 def test_replaced_certificates_of_a_new_ca_are_used_and_the_session_is_kept(
     etcd_factory: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +356,7 @@ def test_replaced_certificates_of_a_new_ca_are_used_and_the_session_is_kept(
 
 
 @pytest.mark.fault("A22")
+@pytest.mark.security(5)
 def test_a_quiet_client_dials_anew_with_replaced_files_by_itself(
     etcd_factory: Factory,
     tmp_path: Path,
@@ -370,6 +380,7 @@ def test_a_quiet_client_dials_anew_with_replaced_files_by_itself(
 
 
 @pytest.mark.fault("A22")
+@pytest.mark.security(5)
 def test_half_rotated_files_are_outlived(etcd_factory: Factory, tmp_path: Path) -> None:
     """The certificate is replaced, its key only a second later; a restart of etcd in between makes the client dial."""
     folder = CertificateFolder(tmp_path / "tls")

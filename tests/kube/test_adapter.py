@@ -43,6 +43,7 @@ def config_map(namespace: str, name: str, **data: str) -> ConfigMap:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../secrets", "a%2fb"])
+@pytest.mark.security(13)
 def test_a_name_never_becomes_another_path(
     cluster: KubeCluster, namespace: str, kube_proxy: KubeProxy, name: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_half_an_answer_is_none(cluster: KubeCluster, namespace: str, kube_proxy
     assert cluster.get(CONFIG_MAPS, namespace, "x").metadata.uid
 
 
+@pytest.mark.security(21)
 def test_credentials_are_sent_nowhere_else(cluster: KubeCluster, namespace: str, kube_proxy: KubeProxy) -> None:
     kube_proxy.fail(302, "get", "configmaps", body=b"moved")
     with pytest.raises(errors.Unavailable, match="HTTP 302"):
@@ -165,6 +167,7 @@ def test_another_uid_in_a_patch_is_a_conflict_and_the_wait_is_read() -> None:
         assert error.retry_after == wait
 
 
+@pytest.mark.security(22)
 def test_what_a_body_says_is_not_told_where_it_may_be_secret(
     cluster: KubeCluster, namespace: str, kube_proxy: KubeProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +206,7 @@ def tls_proxy(control_plane: KubeControlPlane, tmp_path: Path) -> Any:
 
 
 @pytest.mark.fault("K29")
+@pytest.mark.security(5)
 def test_a_rotated_token_is_used_within_a_minute_and_at_once_where_the_old_one_is_refused(
     account: Path, tls_proxy: Any, control_plane: KubeControlPlane, namespace: str
 ) -> None:
@@ -242,6 +246,7 @@ def test_a_file_that_is_being_replaced_does_not_stop_anything(
         assert cluster.list(CONFIG_MAPS, namespace).items
 
 
+@pytest.mark.security(5)
 def test_renewed_certificates_get_new_connections(account: Path, tmp_path: Path) -> None:
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
     now = [1000.0]
@@ -254,6 +259,7 @@ def test_renewed_certificates_get_new_connections(account: Path, tmp_path: Path)
     assert known.access().identity != first.identity
 
 
+@pytest.mark.security(1)
 def test_a_server_with_a_foreign_certificate_gets_no_token(account: Path, tls_proxy: Any, namespace: str) -> None:
     proxy, _ = tls_proxy  # its certificate is of another authority than ca.crt
     where = urlsplit(proxy.url)

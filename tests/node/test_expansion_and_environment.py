@@ -51,6 +51,7 @@ def test_expansion(text: str, result: str) -> None:
 
 
 @given(st.text(alphabet="$()AB x\n"))
+@pytest.mark.security(10)
 def test_what_is_written_literally_stays(text: str) -> None:
     assert expand(literal(text), VALUES) == text
 

@@ -205,6 +205,7 @@ def test_a_secret_that_comes_later(node: Room) -> None:
 
 
 @pytest.mark.report("M66")
+@pytest.mark.security(9)
 def test_environment_arguments_and_shell_characters(node: Room) -> None:
     node.cluster.create(ConfigMap(metadata=ObjectMeta(name="cm", namespace="default"), data={"GREETING": "hi $(NAME)"}))
     nasty = "; touch marker; $(touch marker) `touch marker` \"'\n*"

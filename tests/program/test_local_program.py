@@ -82,6 +82,7 @@ def test_a_signal_before_the_start_is_heard(run: Run) -> None:
     assert program.wait() == 0
 
 
+@pytest.mark.security(8)
 def test_it_listens_where_it_was_told_and_nowhere_else(run: Run) -> None:
     program = run("--metrics-bind", "127.0.0.1:0", "--no-leader-elect")
     program.wait_ready()
@@ -90,6 +91,7 @@ def test_it_listens_where_it_was_told_and_nowhere_else(run: Run) -> None:
     assert _listening(program.pid) == ports
 
 
+@pytest.mark.security(8)
 def test_metrics_on_an_address_of_their_own_are_there_only(run: Run) -> None:
     program = run("--metrics-bind", "127.0.0.1:0", "--no-leader-elect")
     program.wait_logged("edl-controller .* starts")
@@ -196,6 +198,7 @@ def test_the_etcd_of_the_jobs_may_be_away(run: Run) -> None:
     assert program.terminate() == 0
 
 
+@pytest.mark.security(21)
 def test_logs_are_json_with_the_time_in_utc_and_no_secret(run: Run, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("canary-5")

@@ -172,6 +172,7 @@ def test_what_is_printed_can_be_given_back_and_says_where_it_came_from(tmp_path:
     assert re.sub("  #.*", "", again.stdout) == re.sub("  #.*", "", printed.stdout)
 
 
+@pytest.mark.security(21)
 def test_a_password_in_a_url_is_never_shown() -> None:
     printed = _run("settings", "--etcd-endpoints", "https://root:canary-1@e:2379")
     assert "canary-1" not in printed.stdout + printed.stderr
@@ -235,6 +236,7 @@ def test_the_definition_is_printed_as_it_is_shipped() -> None:
     assert _run("crd").stdout == (Path(connect.__file__).parents[1] / "api" / "crd.yaml").read_text()
 
 
+@pytest.mark.security(21)
 def test_a_bad_kubeconfig_is_named_and_its_content_is_not(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text("users: [{name: u, user: {token: canary-2}}]\ncontexts: 3\n")

@@ -21,6 +21,7 @@ def _restore() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.mark.security(24)
 def test_json_has_one_object_per_line() -> None:
     stream = io.StringIO()
     logs.configure(stream=stream)
@@ -37,6 +38,7 @@ def test_json_has_one_object_per_line() -> None:
     }
 
 
+@pytest.mark.security(24)
 def test_text_is_one_escaped_line_and_a_traceback() -> None:
     stream = io.StringIO()
     logs.configure("text", "DEBUG", stream)

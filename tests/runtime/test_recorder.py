@@ -111,6 +111,7 @@ def test_an_outage_shorter_than_the_tries_loses_nothing(bench: Bench) -> None:
     assert bench.recorder.dropped == 0
 
 
+@pytest.mark.security(24)
 def test_notes_are_cut_and_escaped(bench: Bench) -> None:
     bench.recorder.record(JOB, Note("A", "B", "\x1b[31m\nred\u202e " + "ü" * 2000))
     note = eventually(bench.events)[0].note

@@ -102,6 +102,7 @@ def guarded(sidecar_process: SidecarProcess) -> Iterator[Guarded]:
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_garbage_bytes(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     nonsense = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -121,6 +122,7 @@ def test_garbage_bytes(sidecar_process: SidecarProcess, guarded: Guarded) -> Non
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_a_message_of_64_mib(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     put = {"attachment": guarded.program.attachment, "key": b"/x"}
     for _ in range(3):
@@ -133,6 +135,7 @@ def test_a_message_of_64_mib(sidecar_process: SidecarProcess, guarded: Guarded) 
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_a_thousand_idle_connections(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     idle = []
     try:
@@ -154,6 +157,7 @@ def test_a_thousand_idle_connections(sidecar_process: SidecarProcess, guarded: G
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_a_house_full_of_talking_connections(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
     talking = []
@@ -180,6 +184,7 @@ def test_a_house_full_of_talking_connections(sidecar_process: SidecarProcess, gu
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_silent_connections_are_shown_out_in_time(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     with door(sidecar_process) as connection:
         began = time.monotonic()
@@ -190,6 +195,7 @@ def test_silent_connections_are_shown_out_in_time(sidecar_process: SidecarProces
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_slow_readers(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     """Streams that nobody reads, while there is much to tell; and a connection whose bytes nobody takes at all."""
     with Caller(sidecar_process.target) as slow:
@@ -213,6 +219,7 @@ def test_slow_readers(sidecar_process: SidecarProcess, guarded: Guarded) -> None
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_more_calls_than_workers(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     with Caller(sidecar_process.target) as greedy:
         streams = [greedy.call("WatchDrain") for _ in range(90)]
@@ -233,6 +240,7 @@ def refused_stream(stream: Any) -> str:
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_large_metadata(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     session = guarded.program.raw("GetSession")
     assert session(b"", metadata=(("x-small", "y" * 4000),), timeout=5)
@@ -243,6 +251,7 @@ def test_large_metadata(sidecar_process: SidecarProcess, guarded: Guarded) -> No
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(27)
 def test_a_flood_of_pings(sidecar_process: SidecarProcess, guarded: Guarded) -> None:
     with door(sidecar_process) as connection:
         connection.sendall(PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
@@ -269,6 +278,7 @@ class Bomb:
 
 @pytest.mark.report("M58")
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.security(19)
 def test_pickles_are_refused_by_every_method(protocol: int, onlooker: Caller, tmp_path: Path) -> None:
     marker = tmp_path / "exploded"
     payload = pickle.dumps(Bomb(marker), protocol)

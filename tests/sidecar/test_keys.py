@@ -51,6 +51,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("key", RESERVED + BAD)
+@pytest.mark.security(29)
 def test_reserved_and_bad_keys_are_not_written(key: bytes) -> None:
     with pytest.raises(Refusal) as error:
         check_writable(key, "/job", 0, 7)
@@ -58,12 +59,14 @@ def test_reserved_and_bad_keys_are_not_written(key: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", BAD)
+@pytest.mark.security(29)
 def test_bad_keys_are_not_read(key: bytes) -> None:
     for prefix in ("", "/job"):
         with pytest.raises(Refusal):
             check_readable(key, prefix)
 
 
+@pytest.mark.security(29)
 def test_own_checkpoint_only_and_with_the_epoch_only() -> None:
     assert check_writable(b"/checkpoints/3", "/job", 3, 7) == b"/checkpoints/3"
     assert check_writable(b"/checkpoints/3", "", 3, 7) == b"/checkpoints/3"
@@ -72,6 +75,7 @@ def test_own_checkpoint_only_and_with_the_epoch_only() -> None:
             check_writable(b"/checkpoints/3", "/job", index, epoch)
 
 
+@pytest.mark.security(29)
 def test_without_a_prefix_only_classic_keys_are_read_and_none_is_written() -> None:
     for key in (b"/ps/0", b"/ps_desired", b"/init_ps/done", b"/checkpoints/0", b"/master/addr", b"/trainer/0"):
         assert check_readable(key, "") == key
@@ -83,6 +87,7 @@ def test_without_a_prefix_only_classic_keys_are_read_and_none_is_written() -> No
 
 
 @given(st.binary(max_size=60), st.one_of(st.none(), st.integers(0, 20)), st.one_of(st.none(), st.integers(1)))
+@pytest.mark.security(29)
 def test_whatever_the_key_is_a_write_stays_in_the_job_and_out_of_the_agents_keys(
     tail: bytes, index: int | None, epoch: int | None
 ) -> None:
@@ -137,6 +142,7 @@ def test_a_put_with_an_epoch_is_fenced(program: Program, key_of: Read, etcd: Sha
 
 
 @pytest.mark.parametrize("key", RESERVED + BAD[:6])
+@pytest.mark.security(29)
 def test_no_reserved_key_changes_through_the_socket(
     key: bytes, program: Program, etcd: SharedEtcd, prefix: str
 ) -> None:

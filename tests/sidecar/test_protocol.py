@@ -34,6 +34,7 @@ def test_each_method_is_served_and_has_messages_of_its_own() -> None:
     assert len(kinds) == 2 * len(METHODS) == len(set(kinds))
 
 
+@pytest.mark.security(29)
 def test_no_method_runs_a_command_or_names_a_file() -> None:
     """The review list of what a caller may hand over: a new method or field of bytes or text is to be looked at."""
     free = {

@@ -59,6 +59,7 @@ def mode(path: Path) -> int:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user here")
 
 
+@pytest.mark.security(25)
 def test_only_the_owner_can_reach_it(sidecar: LocalSidecar) -> None:
     assert mode(sidecar.folder) == 0o700
     assert mode(sidecar.path) == 0o600
@@ -67,6 +68,8 @@ def test_only_the_owner_can_reach_it(sidecar: LocalSidecar) -> None:
     assert mode(sidecar.folder / "session.json") == mode(sidecar.folder / "pservers.json") == 0o600
 
 
+@pytest.mark.security(8)
+@pytest.mark.security(25)
 def test_no_port_is_opened_by_default(sidecar_process: SidecarProcess) -> None:
     inodes = set()
     for name in os.listdir(f"/proc/{sidecar_process.process.pid}/fd"):
@@ -81,6 +84,7 @@ def test_no_port_is_opened_by_default(sidecar_process: SidecarProcess) -> None:
 
 
 @needs_root
+@pytest.mark.security(25)
 def test_another_user_is_kept_out_by_the_folder(sidecar: LocalSidecar) -> None:
     sidecar.folder.parent.chmod(0o755)
     assert knock(sidecar.path, os.geteuid()) == "04"
@@ -88,6 +92,7 @@ def test_another_user_is_kept_out_by_the_folder(sidecar: LocalSidecar) -> None:
 
 
 @needs_root
+@pytest.mark.security(30)
 def test_the_kernel_names_the_peer_and_only_the_named_ones_come_in(local_sidecar: Start, folder: Path) -> None:
     folder.parent.chmod(0o755)
     sidecar = local_sidecar(peer_uids=(12345,))
@@ -101,6 +106,7 @@ def test_the_kernel_names_the_peer_and_only_the_named_ones_come_in(local_sidecar
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(26)
 def test_a_stale_socket_is_replaced(etcd: SharedEtcd, folder: Path, prefix: str) -> None:
     with SidecarProcess(etcd.client_url, folder, prefix) as first:
         first.kill()
@@ -113,6 +119,7 @@ def test_a_stale_socket_is_replaced(etcd: SharedEtcd, folder: Path, prefix: str)
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(26)
 def test_a_second_sidecar_leaves_the_first_alone(sidecar: LocalSidecar, etcd: SharedEtcd, prefix: str) -> None:
     with SidecarProcess(etcd.client_url, sidecar.folder, prefix) as second:
         assert second.wait() == 2
@@ -122,6 +129,7 @@ def test_a_second_sidecar_leaves_the_first_alone(sidecar: LocalSidecar, etcd: Sh
 
 
 @pytest.mark.fault("A48")
+@pytest.mark.security(26)
 def test_somebody_elses_listening_socket_stays(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(tmp_path / "agent.sock"))
@@ -132,6 +140,7 @@ def test_somebody_elses_listening_socket_stays(tmp_path: Path) -> None:
             still.connect(str(tmp_path / "agent.sock"))
 
 
+@pytest.mark.security(26)
 def test_symlinks_and_files_are_not_touched(tmp_path: Path) -> None:
     treasure = tmp_path / "treasure"
     treasure.write_text("gold")
@@ -153,6 +162,7 @@ def test_symlinks_and_files_are_not_touched(tmp_path: Path) -> None:
         UnixListener(str(tmp_path / "elsewhere" / "agent.sock"))
 
 
+@pytest.mark.security(26)
 def test_state_files_do_not_follow_symlinks(tmp_path: Path, local_sidecar: Start, folder: Path) -> None:
     treasure = tmp_path / "treasure"
     treasure.write_text("gold")
@@ -165,6 +175,7 @@ def test_state_files_do_not_follow_symlinks(tmp_path: Path, local_sidecar: Start
     assert not (folder / "session.json").is_symlink()
 
 
+@pytest.mark.security(26)
 def test_the_folder_must_be_ones_own_and_is_tightened(tmp_path: Path) -> None:
     loose = tmp_path / "loose"
     loose.mkdir(mode=0o755)
@@ -221,6 +232,7 @@ def test_the_command_says_that_the_port_is_taken(etcd: SharedEtcd, folder: Path,
     assert not (folder / "agent.sock").exists()
 
 
+@pytest.mark.security(25)
 def test_tcp_on_the_loopback_when_asked(local_sidecar: Start) -> None:
     sidecar = local_sidecar(tcp=("127.0.0.1", 0))
     with Program(f"127.0.0.1:{sidecar.running.port}") as program:
@@ -228,6 +240,7 @@ def test_tcp_on_the_loopback_when_asked(local_sidecar: Start) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "edl.example"])
+@pytest.mark.security(25)
 def test_beyond_the_loopback_only_with_tls(local_sidecar: Start, host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(ConfigurationError, match="loopback"):
@@ -239,6 +252,7 @@ def test_loopback_addresses(host: str) -> None:
     assert is_loopback(host)
 
 
+@pytest.mark.security(25)
 def test_with_tls_a_program_must_show_its_certificate(local_sidecar: Start, certificates: CertificateFolder) -> None:
     server, client = certificates.server, certificates.client
     tls = TcpTls(str(server.cert), str(server.key), str(certificates.ca))
@@ -265,6 +279,7 @@ def test_the_flags_are_checked(etcd: SharedEtcd, folder: Path, prefix: str) -> N
             assert expected in sidecar.stderr
 
 
+@pytest.mark.security(28)
 def test_reflection_and_channelz_are_off(onlooker: Caller, sidecar: LocalSidecar) -> None:
     for method in (
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",

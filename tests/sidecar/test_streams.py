@@ -234,6 +234,7 @@ def test_files_are_fresh_while_nothing_happens(sidecar: LocalSidecar) -> None:
 # --- health ---
 
 
+@pytest.mark.security(28)
 def test_health(local_sidecar: Callable[..., LocalSidecar]) -> None:
     sidecar = local_sidecar()
     with Caller(sidecar.target) as caller:

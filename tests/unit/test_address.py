@@ -29,6 +29,7 @@ def test_hosts_that_others_can_dial(host: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "[::]", "", " ", "a b", "a:1", "10.0.0.7:80", "http://a", "-a", "a/b", "a\n", "é", "a\0"]
 )
+@pytest.mark.security(23)
 def test_hosts_that_nobody_can_dial_are_refused(host: str) -> None:
     with pytest.raises(ConfigurationError, match="host"):
         check_host(host)

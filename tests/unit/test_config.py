@@ -94,6 +94,7 @@ def test_the_recipe_without_endpoints_in_the_environment_says_which_variable_is_
 
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, lambda value: f"{value} {value!r}"])
+@pytest.mark.security(21)
 def test_no_way_of_printing_a_login_shows_the_password(show: Any) -> None:
     login = Login("agent", "canary-1234")
     settings = make_settings("https://h:1", None, user="agent", password="canary-1234")

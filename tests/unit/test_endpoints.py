@@ -53,6 +53,7 @@ BAD = [
 
 @pytest.mark.report("M29")
 @pytest.mark.parametrize(("endpoints", "words"), BAD, ids=lambda value: repr(value)[:30])
+@pytest.mark.security(1)
 def test_bad_forms_are_value_errors_at_construction_that_name_the_bad_part(endpoints: Any, words: str) -> None:
     for construct in (parse_endpoints, EtcdClient):
         with pytest.raises(ValueError) as refused:
@@ -61,6 +62,7 @@ def test_bad_forms_are_value_errors_at_construction_that_name_the_bad_part(endpo
         assert words in str(refused.value)
 
 
+@pytest.mark.security(1)
 def test_with_tls_settings_a_bare_host_means_https_and_http_is_refused() -> None:
     assert parse_endpoints("a:1", tls=True) == (Endpoint("a", 1, True),)
     with pytest.raises(ConfigurationError, match="write https"):

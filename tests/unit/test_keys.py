@@ -28,6 +28,7 @@ def in_range(key: bytes, prefix: str) -> bool:
 @example(prefix="/job", key="2/ps/0")
 @example(prefix="/job", key=b"\xff/ps/0")
 @example(prefix="/job", key="/\0/ps")
+@pytest.mark.security(13)
 def test_no_key_leaves_its_prefix(prefix: str, key: str | bytes) -> None:
     schema = KeySchema(prefix)
     try:
@@ -49,6 +50,7 @@ def test_without_a_prefix_keys_are_taken_as_they_are_or_refused(key: str | bytes
 
 
 @given(st.text())
+@pytest.mark.security(13)
 def test_a_prefix_is_plain_or_refused(text: str) -> None:
     try:
         schema = KeySchema(text)
@@ -162,6 +164,7 @@ def test_a_bad_port_is_refused(port: object) -> None:
         check_port(port)
 
 
+@pytest.mark.security(23)
 def test_addresses_are_joined_as_urls_have_them() -> None:
     assert join("10.0.0.7", check_port(7164)) == "10.0.0.7:7164"
     assert join("fd00::7", 1) == "[fd00::7]:1"
