@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)(\)?))")
+"""Matches from ``$(`` to the end where nothing closes it, so that a text of many ``$(`` is not read once for each."""
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -14,7 +15,10 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     A name without a value stays as it is written; ``$$`` is a dollar sign, so ``$$(NAME)`` is no reference. Values are
     not expanded again.
     """
-    return _REFERENCE.sub(
-        lambda found: "$" if found[1] == "$" else values.get(found[2], found[0]),
-        text,
-    )
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "$"
+        return values.get(found[1], found[0]) if found[2] else found[0].replace("$$", "$")
+
+    return _REFERENCE.sub(replaced, text)
