@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
+from edl_controller.api.nesting import DEPTH_LIMIT
 from edl_controller.errors import Fault, InvalidTrainingJob
 
 TEXT_LIMIT = 8 * 1024 * 1024
 """Bytes of one text with all its documents."""
-DEPTH_LIMIT = 50
-"""Nesting of one document."""
 NODES_LIMIT = 50_000
 """Values of one document after all its aliases are written out."""
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from edl_controller.api import nesting
 from edl_controller.api.aliases import ROLE_ALIASES, SPEC_ALIASES, with_classic_names
 from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.events import Event
@@ -71,26 +72,35 @@ class Kind(Generic[T]):
         """Read the object from JSON; null where a list, map or object is expected counts as absent.
 
         Raises:
-            msgspec.ValidationError: a field has another type; the message names its path.
+            msgspec.ValidationError: a field has another type; the message names its path. Or it is nested too deep.
             msgspec.DecodeError: it is no JSON.
         """
-        if not any(name in data for name in self.other_names):
-            with contextlib.suppress(msgspec.ValidationError):
-                return msgspec.json.decode(data, type=self.type)
-        return self.from_json(msgspec.json.decode(data))
+        try:
+            if not any(name in data for name in self.other_names):
+                with contextlib.suppress(msgspec.ValidationError):
+                    return msgspec.json.decode(data, type=self.type)
+            return self.from_json(msgspec.json.decode(data))
+        except RecursionError:
+            raise msgspec.ValidationError("it is nested too deep to be read") from None
 
     def decode_marked(self, data: bytes) -> T:
-        """Read the object; one with a field of a wrong type comes as its metadata alone, marked by `UNREADABLE`.
+        """Read the object; one that `decode` refuses comes as its metadata alone, marked by `UNREADABLE`.
 
-        So one bad object, stored before rules existed, is one bad object and not the end of a list.
+        So one bad object, stored before rules existed or nested a thousand levels deep, is one bad object and not the
+        end of a list.
 
         Raises:
             msgspec.MsgspecError: not even the metadata can be read.
         """
         try:
+            if nesting.TOO_DEEP in data:  # cut out of the list that the object came in
+                raise msgspec.ValidationError("it is nested too deep to be read")
             return self.decode(data)
         except msgspec.ValidationError as error:
-            meta = msgspec.convert(without_nulls(msgspec.json.decode(data)).get("metadata", {}), type=ObjectMeta)
+            value = without_nulls(msgspec.json.decode(nesting.shallow(data)))
+            if not isinstance(value, dict):
+                raise
+            meta = msgspec.convert(value.get("metadata", {}), type=ObjectMeta)
             annotations = {**meta.annotations, UNREADABLE: str(error)}
             return self.from_json({"metadata": msgspec.to_builtins(meta) | {"annotations": annotations}})
 

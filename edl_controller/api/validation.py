@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from edl_controller.api import nesting
 from edl_controller.api.defaults import with_defaults
 from edl_controller.api.names import is_label, is_subdomain
 from edl_controller.api.rules.coordination import check_coordination
@@ -34,9 +35,8 @@ def validate(job: TrainingJob, settings: Settings = Settings()) -> tuple[Fault, 
     """
     found = Found()
     _check_name(found, job)
-    size = len(msgspec.json.encode(job.spec))
-    if size > SPEC_LIMIT:
-        found.too_long("spec", f"it has {size} bytes, at most {SPEC_LIMIT} are allowed")
+    if fault := _too_large(job):
+        found.too_long("spec", fault)
         return tuple(found)
     spec = with_defaults(job, settings).spec
     check_numbers(found, spec)
@@ -59,6 +59,18 @@ def validate(job: TrainingJob, settings: Settings = Settings()) -> tuple[Fault, 
     if spec.host_network and not settings.allow_host_network:
         found.forbidden("spec.host_network", "this installation does not let jobs use the network of the nodes")
     return tuple(found)
+
+
+def _too_large(job: TrainingJob) -> str:
+    try:
+        data = msgspec.json.encode(job.spec)
+    except RecursionError:
+        return "it is nested too deep to be written"
+    if len(data) > SPEC_LIMIT:
+        return f"it has {len(data)} bytes, at most {SPEC_LIMIT} are allowed"
+    if nesting.depth(data) > nesting.DEPTH_LIMIT:
+        return f"it is nested more than {nesting.DEPTH_LIMIT} deep"
+    return ""
 
 
 def check(job: TrainingJob, settings: Settings = Settings()) -> TrainingJob:  # noqa: B008 - frozen

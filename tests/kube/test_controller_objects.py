@@ -6,11 +6,12 @@ One odd object costs nobody else anything, raises nothing, and says what is wron
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -158,6 +159,51 @@ def document(name: str, **spec: Any) -> Json:
         "metadata": {"name": name},
         "spec": body,
     }
+
+
+DEEP = (60, 300, 930, 980, 1500, 9000)
+
+
+@pytest.fixture
+def deep_jobs(bench: ControllerBench) -> Iterator[Callable[[], None]]:
+    """Makes jobs that are so many levels deep; they go with the test, since this program cannot read them either."""
+
+    def make() -> None:
+        for depth in DEEP:
+            claim = {"name": "v", "persistentVolumeClaim": {"claimName": "c", "deep": "DEEP"}}
+            body = json.dumps(document(f"deep-{depth}", volumes=[claim])).replace('"DEEP"', "[" * depth + "]" * depth)
+            with contextlib.suppress(RecursionError):
+                assert bench.client.call("POST", bench.training_jobs_path, body.encode()).status == 201
+
+    yield make
+    for depth in DEEP:
+        with contextlib.suppress(RecursionError):
+            bench.client.delete(f"{bench.training_jobs_path}/deep-{depth}")
+
+
+@pytest.mark.security(16)
+@pytest.mark.parametrize("there_before", [True, False])
+def test_jobs_nested_too_deep_to_be_read_harm_nobody_else(
+    bench: ControllerBench, deep_jobs: Callable[[], None], there_before: bool
+) -> None:
+    """An API server stores what is ten thousand levels deep; readers that call themselves for each do not get there."""
+    life = None if there_before else bench.start()
+    deep_jobs()
+    life = life or bench.start()
+    bench.create("good", trainers=1, most=1)
+    bench.wait_phase("good", "running")
+    for depth in DEEP:
+        eventually(
+            lambda depth=depth: [  # type: ignore[misc]
+                call
+                for call in bench.proxy.calls("patch", "trainingjobs/status")
+                if (call.name, call.status) == (f"deep-{depth}", 200) and "nested" in str(call.json)
+            ],
+            DEADLINE,
+            f"what is wrong with deep-{depth} is said",
+        )
+    assert life.alive
+    assert {one["metadata"]["ownerReferences"][0]["name"] for one in bench.children()} == {"good"}
 
 
 def bad_objects() -> list[Json]:

@@ -16,9 +16,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from edl_controller.api import nesting
 from edl_controller.api.kinds import ApiObject, Kind
 
 T = TypeVar("T", bound=ApiObject)
+V = TypeVar("V")
 
 BIG = 100_000
 """Bytes from which the cyclic garbage collector is kept out: it takes two thirds of the time, and finds nothing."""
@@ -97,7 +99,7 @@ class WholeObjects(Generic[T]):
         """See `Decoder.page`."""
         with without_cycles_collected(len(data)):
             if self._typed:
-                with contextlib.suppress(msgspec.ValidationError):
+                with contextlib.suppress(msgspec.ValidationError, RecursionError):
                     found = self._page.decode(data)
                     return Page(found.items or [], found.metadata.resource_version, found.metadata.continue_)
             return raw_page(self._kind, data)
@@ -105,7 +107,7 @@ class WholeObjects(Generic[T]):
     def line(self, data: bytes) -> Line[T]:
         """See `Decoder.line`."""
         if self._typed:
-            with contextlib.suppress(msgspec.ValidationError):
+            with contextlib.suppress(msgspec.ValidationError, RecursionError):
                 found = self._line.decode(data)
                 if found.type not in ("ERROR", "BOOKMARK"):
                     return Line(found.type, found.object, found.object.metadata.resource_version)
@@ -121,15 +123,15 @@ def _typed_decoders(name: str, item: Any) -> tuple[msgspec.json.Decoder[Any], ms
 
 
 def raw_page(kind: Kind[T], data: bytes) -> Page[T]:
-    """Read a list object by object: for lists with one that has a null or a wrong type in it."""
-    found = msgspec.json.decode(data, type=_RawPage)
+    """Read a list object by object: for lists with one that has a null or a wrong type in it, or is nested too deep."""
+    found = _shallow_if_needed(data, _RawPage)
     items = [kind.decode_marked(bytes(item)) for item in found.items or ()]
     return Page(items, found.metadata.resource_version, found.metadata.continue_)
 
 
 def raw_line(kind: Kind[T], data: bytes) -> Line[T]:
     """Read a line whose object is no ordinary one."""
-    found = msgspec.json.decode(data, type=_RawLine)
+    found = _shallow_if_needed(data, _RawLine)
     raw = bytes(found.object)
     if found.type == "ERROR":
         return Line("ERROR", None, "", raw)
@@ -137,6 +139,13 @@ def raw_line(kind: Kind[T], data: bytes) -> Line[T]:
         return Line("BOOKMARK", None, msgspec.json.decode(raw, type=_Bookmark).metadata.resource_version)
     obj = kind.decode_marked(raw)
     return Line(found.type, obj, obj.metadata.resource_version)
+
+
+def _shallow_if_needed(data: bytes, kind: type[V]) -> V:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        return msgspec.json.decode(nesting.shallow(data), type=kind)
 
 
 _collecting = threading.Lock()

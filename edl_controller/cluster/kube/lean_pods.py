@@ -165,7 +165,7 @@ class LeanPods:
     def page(self, data: bytes) -> Page[Pod]:
         """See `Decoder.page`."""
         with without_cycles_collected(len(data)):
-            with contextlib.suppress(msgspec.ValidationError):
+            with contextlib.suppress(msgspec.ValidationError, RecursionError):
                 found = self._page.decode(data)
                 items = [*map(self._pod, found.items or ())]
                 return Page(items, found.metadata.resource_version, found.metadata.continue_)
@@ -173,7 +173,7 @@ class LeanPods:
 
     def line(self, data: bytes) -> Line[Pod]:
         """See `Decoder.line`."""
-        with contextlib.suppress(msgspec.ValidationError):
+        with contextlib.suppress(msgspec.ValidationError, RecursionError):
             found = self._line.decode(data)
             if found.type not in ("ERROR", "BOOKMARK"):
                 return Line(found.type, self._pod(found.object), found.object.metadata.resource_version)
