@@ -29,5 +29,5 @@ def digits(
     control_plane: KubeControlPlane, namespace: str, definition: None, etcd: SharedEtcd, tmp_path: Path
 ) -> Iterator[DigitsBench]:
     """No node, no controller and no job yet."""
-    with DigitsBench(control_plane, namespace, etcd.client_url, tmp_path) as bench:
+    with DigitsBench(control_plane, namespace, etcd, tmp_path) as bench:
         yield bench

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import yaml
 
-from edl_controller.api.kinds import JOBS, NODES, PODS, REPLICA_SETS, TRAINING_JOBS
+from edl_controller.api.kinds import JOBS, NODES, PODS, REPLICA_SETS, TRAINING_JOBS, Kind
 from edl_controller.api.meta import is_true
 from edl_controller.api.pods import Pod
 from edl_controller.api.v1 import TrainingJob
@@ -31,6 +31,7 @@ from tests.bench.kube_control_plane import KubeControlPlane
 from tests.bench.kube_http import Json
 from tests.bench.kube_proxy import Call, KubeProxy, kubeconfig_for
 from tests.bench.waiting import eventually
+from tests.conftest import SharedEtcd
 
 LONGEST = 90.0
 """Seconds in which anything must have happened: machines of CI are slow."""
@@ -42,9 +43,10 @@ LABEL = "e2e"
 class DigitsBench:
     """One namespace with one job. ``with`` ends all that was started, and removes the nodes."""
 
-    def __init__(self, plane: KubeControlPlane, namespace: str, etcd: str, folder: Path) -> None:
-        """``etcd``: URL of the one that all jobs share; ``folder``: for nodes, checkpoints and kubeconfigs."""
-        self.plane, self.namespace, self.etcd, self.folder = plane, namespace, etcd, folder
+    def __init__(self, plane: KubeControlPlane, namespace: str, etcd: SharedEtcd, folder: Path) -> None:
+        """``etcd``: the one that all jobs share; ``folder``: for nodes, checkpoints and kubeconfigs."""
+        self.plane, self.namespace, self.etcd = plane, namespace, etcd.client_url
+        self._etcd = etcd
         self._stack = contextlib.ExitStack()
         self.proxy = self._stack.enter_context(KubeProxy(plane.url, plane.ca))
         self.cluster = KubeCluster(kubeconfig(plane.kubeconfig))
@@ -160,7 +162,7 @@ class DigitsBench:
         return [pod for pod in self.pods(role) if pod.status.phase in ("Pending", "Running")]
 
     def said(self, pattern: str = "") -> str:
-        """What the pods' programs have written, those of pods that are gone too; ``pattern``: part of the pod's name."""
+        """What the pods' programs have written, those of gone pods too; ``pattern``: part of the pod's name."""
         return "".join(file.path.read_text() for file in find_logs(self.logs, self.namespace) if pattern in file.pod)
 
     def wait_passes(self, count: int) -> None:
@@ -175,7 +177,12 @@ class DigitsBench:
 
     def children(self) -> list[Any]:
         """All ReplicaSets, Jobs and pods of the namespace."""
-        return [one for kind in (REPLICA_SETS, JOBS, PODS) for one in self.cluster.list(kind, self.namespace).items]
+        kinds: tuple[Kind[Any], ...] = (REPLICA_SETS, JOBS, PODS)
+        return [one for kind in kinds for one in self.cluster.list(kind, self.namespace).items]
+
+    def keys(self) -> list[str]:
+        """What is in the shared etcd below the namespace's prefix."""
+        return self._etcd.etcdctl("get", f"/edl/jobs/{self.namespace}/", "--prefix", "--keys-only").split()
 
     def named_victims(self) -> list[str]:
         """The pods that a controller took out of service, in order."""
