@@ -65,8 +65,9 @@ def test_the_programs_flags_are_known(offline_kubectl: Kubectl, folder: str, con
         for value in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     ]
     assert args[0] == "run"
+    program = [Path(sys.executable).with_name("edl-controller"), "settings"]
     done = subprocess.run(
-        [Path(sys.executable).with_name("edl-controller"), "settings", *args[1:], "--kubeconfig", str(control_plane.kubeconfig)],
+        [*program, *args[1:], "--kubeconfig", str(control_plane.kubeconfig)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

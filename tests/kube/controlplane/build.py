@@ -1,11 +1,11 @@
 """Find, or build from their Go modules, the three programs of a Kubernetes control plane, and kubectl.
 
-Run as ``python -m tests.kube.controlplane.build``: it prints the folder with the programs as the last line of stdout
-and exits 0 (with the argument ``kubelet``: that program alone, for the nodes with real containers). It exits 3, with the reason on stderr, where they are not at hand and there is no Go to build them with
-(the tests that need them are then skipped, and say so), and 1 when a build fails. The build takes about six minutes on
-two cores and 1.5 GB of disk for Go's own caches, once; a second run finds the programs and builds nothing.
+Run as ``python -m tests.kube.controlplane.build``: it prints the folders with the programs as the last lines of stdout
+and exits 0. It exits 3, with the reason on stderr, where they are not at hand and there is no Go to build them with
+(the tests that need them are then skipped, and say so), and 1 when a build fails. The build takes about eight minutes
+on two cores and 1.5 GB of disk for Go's own caches, once; a second run finds the programs and builds nothing.
 
-The tests look at the same places through :func:`find_programs`, which never builds.
+The tests look at the same places through :func:`find_programs` and :func:`find_kubectl`, which never build.
 """
 
 from __future__ import annotations
