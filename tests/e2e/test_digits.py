@@ -31,7 +31,7 @@ GOOD = 0.93
 def test_it_grows_gives_room_survives_a_pserver_and_comes_to_rest(digits: DigitsBench, rest: float) -> None:
     digits.node()
     digits.controller().wait_leading()
-    digits.submit(most=4)
+    digits.submit(most=4, think=0.1)
     full = digits.wait_ready("trainer", 4)
 
     # A service asks for a core more than is free: one trainer, named beforehand, and no other goes.
