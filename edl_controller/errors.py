@@ -50,7 +50,9 @@ class Fault(NamedTuple):
     """For people."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        # A path has names of users' maps in it, which may hold anything.
+        path = self.path if self.path.isprintable() else ascii(self.path)[1:-1]
+        return f"{path}: {self.message}" if path else self.message
 
 
 class InvalidTrainingJob(EdlControllerError, ValueError):

@@ -325,7 +325,7 @@ def decode_specs(raw: bytes) -> list[Any]:
     """
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, list):
         raise ProtocolError("a page of /edl/task-specs holds no JSON list")
@@ -347,15 +347,18 @@ def from_runs(text: str, size: int) -> list[int]:
     """The inverse of `to_runs`.
 
     Raises:
-        ValueError: not such a text, or a position that is not below ``size``.
+        ValueError: not such a text, a position that is not below ``size``, or one that does not ascend (so that the
+            result is no longer than ``size``).
     """
     positions: list[int] = []
+    least = 0
     for run in text.split(",") if text else ():
         first, _, last = run.partition("-")
         begin, end = int(first), int(last or first)
-        if not 0 <= begin <= end < size:
-            raise ValueError(f"bad run {run!r}")
+        if not least <= begin <= end < size:
+            raise ValueError(f"bad run {run[:40]!r}")
         positions += range(begin, end + 1)
+        least = end + 1
     return positions
 
 
@@ -371,5 +374,5 @@ def _load(raw: bytes, build: Callable[[dict[str, Any]], _Value], where: str) -> 
         if value.get("v") != VERSION:
             raise ValueError(f"version {value.get('v')!r}, only {VERSION} is known here")
         return build(value)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EdlAgentError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError, EdlAgentError) as error:
         raise ProtocolError(f"{where} holds a value that is not understood: {error}") from None

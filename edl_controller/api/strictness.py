@@ -67,6 +67,7 @@ def _walk(value: Any, kind: inspect.Type, path: str, known: frozenset[str], faul
             _walk(item, fitting.item_type, f"{path}[{index}]", frozenset(), faults)
     elif isinstance(fitting, inspect.DictType):
         for key, item in value.items():
+            _walk_plain(key, path, faults)
             _walk(item, fitting.value_type, f"{path}[{key}]", frozenset(), faults)
     else:
         _walk_plain(value, path, faults)

@@ -368,6 +368,10 @@ def test_every_rule_takes_linear_time(text: str) -> None:
 
 @pytest.mark.security(24)
 def test_messages_show_user_text_in_one_line() -> None:
+    limits = {"limits": {"cpu\n\x1b[31m": "x", "memory\u202e": "1"}}
+    faults = validate(job(trainer={"entrypoint": "a", "resources": limits}, NodeSelector={"a\nb": "c"}))
+    assert len(faults) > 2
+    assert all(str(fault).isprintable() for fault in faults)
     for fault in validate(job("a\nb\x1b[31m", image="x\ny", env=[{"name": "A\r\nB"}])):
         assert fault.message.isprintable()
 

@@ -64,7 +64,7 @@ def read_status(body: bytes) -> Status | None:
     """Return the Status in a body; None: it is something else."""
     try:
         return msgspec.json.decode(body, type=Status)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
