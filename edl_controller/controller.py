@@ -29,9 +29,11 @@ from edl_controller.core.job_settings import DEFAULT_SETTINGS, JobSettings
 from edl_controller.core.lifecycle import Outcome, decide
 from edl_controller.core.merge_patch import difference
 from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
+from edl_controller.core.planner.bounds import Bounds
+from edl_controller.core.planner.classic import Classic
 from edl_controller.core.planner.observed import job_key
 from edl_controller.core.planner.policy import PlannerSettings
-from edl_controller.core.scaling import NOT_SCALING, ScalingView
+from edl_controller.core.scaling import ScalingView
 from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from edl_controller.job_agents import JobAgents
 from edl_controller.prefix_sweeper import PrefixSweeper
@@ -108,7 +110,8 @@ class Controller:
         settings: of parser and life cycle; its ``etcd_endpoints`` are also where the jobs' agents are read.
         etcd: the controller's own access to that etcd, where it differs from that of the jobs.
         agents: what reads the agents' state; made, and closed at the end, where none is given.
-        autoscale: whether trainers are scaled.
+        autoscale: whether trainers are scaled into the room that the nodes have; else the nodes are not looked at, and
+            jobs are only kept between their minimum and maximum.
         resync: seconds between whole lists, which make good what was missed.
         clock: of the machine; tests have others.
         metrics: counts what the queue does.
@@ -160,7 +163,7 @@ class Controller:
             metrics=reconciles,
             stop_within=stop_within,
         )
-        self.autoscaler = self._make_autoscaler(max_load_desired, clock) if autoscale else None
+        self.autoscaler = self._make_autoscaler(max_load_desired, clock, nodes=autoscale)
         self._leads, self._stop_within = leads or (lambda: True), stop_within
         # Who does not lead yet collects no keys: they would look like work that is left undone.
         self._collects = leads is None
@@ -214,8 +217,7 @@ class Controller:
         self.informers.of(JOBS).add_handler(self._on_child)
         self.informers.of(PODS).add_handler(self._on_pod)
         self.agents.on_change(lambda key, state: self._on_news(key))
-        if self.autoscaler is not None:
-            self.autoscaler.on_change(self._on_news)
+        self.autoscaler.on_change(self._on_news)
 
     def process_next_work_item(self) -> bool:
         """Wait for a key and bring its job in line; False: the queue is shut down."""
@@ -227,9 +229,8 @@ class Controller:
             Component("recorder", self.recorder.run, restart=True),
             Component("informers", self.informers.run, ready=lambda: self.synced and self._leads()),
             Component("workers", self._work),
+            Component("autoscaler", self.autoscaler.run),
         ]
-        if self.autoscaler is not None:
-            parts.append(Component("autoscaler", self.autoscaler.run))
         if self._etcd is not None:
             sweeper = PrefixSweeper(self.agents, self._etcd, self._lives, self._namespaces, self._monotonic)
             parts.append(Component("sweeper", sweeper.run, restart=True))
@@ -245,16 +246,17 @@ class Controller:
     def _lives(self, uid: str) -> bool:
         return bool(self._jobs.by_index(UID, uid))
 
-    def _make_autoscaler(self, max_load: float, clock: Clock) -> Autoscaler:
+    def _make_autoscaler(self, max_load: float, clock: Clock, *, nodes: bool) -> Autoscaler:
         settings = AutoscalerSettings(planner=PlannerSettings(max_load=max_load), limits=self._settings.rules)
-        view = InformedView(self.informers, lambda: self.autoscaler.wake() if self.autoscaler is not None else None)
-        return Autoscaler(self._cluster, view, self.agents, settings=settings, clock=clock)
+        view = InformedView(self.informers, lambda: self.autoscaler.wake(), nodes=nodes)
+        policy = Classic() if nodes else Bounds()
+        return Autoscaler(self._cluster, view, self.agents, policy, settings, clock=clock)
 
     # --- what brings a key into the queue ---
 
     def _on_job(self, delta: Delta[TrainingJob]) -> None:
         job = delta.obj
-        if self.autoscaler is not None and delta.origin != "resync":
+        if delta.origin != "resync":
             {"added": self.autoscaler.on_add, "updated": self.autoscaler.on_update, "deleted": self.autoscaler.on_del}[
                 delta.type
             ](job)
@@ -426,7 +428,7 @@ class Controller:
         return msgspec.structs.replace(status, scale_records=records)
 
     def _scaling(self, key: str) -> ScalingView:
-        return NOT_SCALING if self.autoscaler is None else self.autoscaler.scaling_of(key)
+        return self.autoscaler.scaling_of(key)
 
     def _with_synced(
         self, status: TrainingJobStatus, value: str, reason: str, message: str, job: TrainingJob

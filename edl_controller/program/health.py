@@ -71,7 +71,7 @@ class Health:
         if working > STUCK:
             found.append(f"workers: one has been at one job for {working:.0f} s")
         autoscaler = self._controller.autoscaler
-        if autoscaler is not None and self._controller.ready:
+        if self._controller.ready:
             with self._lock:
                 if autoscaler.rounds != self._rounds:
                     self._rounds, self._round_seen = autoscaler.rounds, now

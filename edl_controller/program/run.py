@@ -100,8 +100,7 @@ class Program:
         )
         queue.follow(self.controller.queue)
         self._metrics.collect(Observed(self.controller).metrics)
-        if self.controller.autoscaler is not None:
-            self.controller.autoscaler.on_decision(counts.DecisionCounts(self._metrics).decided)
+        self.controller.autoscaler.on_decision(counts.DecisionCounts(self._metrics).decided)
         self._serve(stack, http, metrics)
 
     def _candidate(

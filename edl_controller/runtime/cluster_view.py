@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from edl_controller.api.kinds import JOBS, NODES, PODS
 from edl_controller.api.nodes import Node
@@ -14,6 +14,7 @@ from edl_controller.api.workloads import Job
 from edl_controller.cluster.port import ObjectReader
 from edl_controller.core.capacity import Accounts, NodeRoom
 from edl_controller.core.names import child_name
+from edl_controller.runtime.informer import Informer
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.reflector import Delta
 
@@ -92,18 +93,23 @@ class InformedView:
     Args:
         informers: of pods, nodes and Jobs.
         changed: called after each difference, from the informers' threads; must not block.
+        nodes: False: the nodes are not looked at, so there are none.
     """
 
-    def __init__(self, informers: Informers, changed: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, informers: Informers, changed: Callable[[], object] = lambda: None, *, nodes: bool = True
+    ) -> None:
         self._lock = threading.Lock()
         self._accounts = Accounts()
         self._pods: dict[str, dict[str, Pod]] = {}
         self._changed = changed
-        self._informers = (informers.of(PODS), informers.of(NODES), informers.of(JOBS))
-        pods, nodes, self._jobs = self._informers
+        pods, self._jobs = informers.of(PODS), informers.of(JOBS)
+        self._informers: tuple[Informer[Any], ...] = (pods, self._jobs)
         pods.add_handler(self._pod)
-        nodes.add_handler(self._node)
         self._jobs.add_handler(self._job)
+        if nodes:
+            self._informers = (*self._informers, informers.of(NODES))
+            informers.of(NODES).add_handler(self._node)
 
     def look(self) -> None:
         """See `ClusterView.look`: it is up to date already."""

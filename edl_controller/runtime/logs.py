@@ -62,7 +62,8 @@ class TextFormatter(logging.Formatter):
         )
         text = f"{_moment(record)} {record.levelname:<7} {printable(record.getMessage())}{extra}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            # Set in and escaped: an error may quote what looks like a line of this log.
+            text += "".join(f"\n    {printable(line)}" for line in self.formatException(record.exc_info).split("\n"))
         return text
 
 

@@ -65,7 +65,7 @@ def test_the_programs_flags_are_known(offline_kubectl: Kubectl, folder: str, con
         for value in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     ]
     assert args[0] == "run"
-    program = [Path(sys.executable).with_name("edl-controller"), "settings"]
+    program = [str(Path(sys.executable).with_name("edl-controller")), "settings"]
     done = subprocess.run(
         [*program, *args[1:], "--kubeconfig", str(control_plane.kubeconfig)],
         capture_output=True, text=True, timeout=60, check=False,

@@ -52,3 +52,18 @@ def test_elastic_jobs_share_what_there_is_and_no_more(bench: ControllerBench) ->
             assert 9 * sizes.total() + 3 * 1.11 <= 0.97 * 64
     assert sizes.total() == 6
     bench.assert_invariants()
+
+
+@pytest.mark.fault("C2")
+def test_without_a_look_at_the_nodes_jobs_follow_what_users_set(bench: ControllerBench) -> None:
+    """In one namespace, where no node may be listed, `kubectl scale` works nevertheless."""
+    bench.start(autoscale=False)
+    bench.create("tj", trainers=1, most=4)
+    bench.wait_phase("tj", "running")
+    bench.client.patch(f"{bench.training_jobs_path}/tj/scale", {"spec": {"replicas": 3}})
+    bench.wait_trainers("tj", 3)
+    bench.scale("tj", min=1, max=2)
+    bench.wait_trainers("tj", 2)
+    assert not bench.proxy.calls("list", "nodes")
+    bench.wait_rest()
+    bench.assert_invariants()
