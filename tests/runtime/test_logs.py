@@ -58,3 +58,17 @@ def test_configuring_twice_writes_once() -> None:
     logs.configure("text", stream=stream)
     logging.getLogger("a").warning("once")
     assert stream.getvalue().count("once") == 1
+
+
+@pytest.mark.security(24)
+def test_an_error_in_a_traceback_makes_no_line_of_its_own() -> None:
+    stream = io.StringIO()
+    logs.configure("text", stream=stream)
+    try:
+        raise ValueError("quoted:\n2026-01-01T00:00:00.000Z ERROR   all is lost\r\x1b[31m\u2028x")
+    except ValueError:
+        logging.getLogger("edl_controller.x").exception("It failed")
+    first, *others = stream.getvalue().rstrip("\n").split("\n")
+    assert first.endswith("It failed")
+    assert len(others) > 3
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
