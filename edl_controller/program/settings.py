@@ -53,8 +53,8 @@ class ProgramSettings:
     )
     autoscale: bool | None = _setting(
         None,
-        "Scale trainers into the room that nodes have. That lists the nodes of the whole cluster, so it is off by default "
-        "where namespaces are given; jobs are then only kept between their minimum and maximum.",
+        "Scale trainers into the room that nodes have. That lists the nodes of the whole cluster, so it is off by "
+        "default where namespaces are given; jobs are then only kept between their minimum and maximum.",
     )
     max_load: float = _setting(
         0.97, "Share of the cluster's capacity that elastic trainers may fill.", unit="share", least=0.01, most=1.0

@@ -20,6 +20,8 @@ K = TypeVar("K", bound=Hashable)
 
 log = logging.getLogger(__name__)
 
+AWAY_AT_MOST = 15.0
+"""Seconds between two tries while the cluster does not answer, so that all is level soon after its return (K1)."""
 STOP_WITHIN = 30.0
 """Seconds that the workers have to finish what they are at."""
 WORKERS_SEEN = 1.0
@@ -135,8 +137,9 @@ class Reconciler(Generic[K]):
             pass
 
     def _failed(self, key: K, error: Exception) -> None:
+        away = isinstance(error, Unavailable)
         asked = error.retry_after if isinstance(error, Unavailable) else None
-        delay = self.queue.add_rate_limited(key, at_least=asked or 0.0)
+        delay = self.queue.add_rate_limited(key, at_least=asked or 0.0, at_most=AWAY_AT_MOST if away else float("inf"))
         failures = self.queue.failures(key)
         if isinstance(error, Conflict):
             log.debug("%s: %s is read again in %.3f s: %s", self.name, key, delay, error)

@@ -139,15 +139,22 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._add_after(key, seconds, priority)
 
-    def add_rate_limited(self, key: K, priority: Priority = Priority.CHANGE, *, at_least: float = 0.0) -> float:
+    def add_rate_limited(
+        self,
+        key: K,
+        priority: Priority = Priority.CHANGE,
+        *,
+        at_least: float = 0.0,
+        at_most: float = float("inf"),
+    ) -> float:
         """Have the key looked at later, each time twice as long, until `forget`. Returns the delay in seconds.
 
-        ``at_least``: seconds that somebody has asked to wait.
+        ``at_least``: seconds that somebody has asked to wait. ``at_most``: where it is not the key that is at fault.
         """
         with self._changed:
             if self._shut_down:
                 return 0.0
-            delay = max(self._back_off.failed(key), at_least)
+            delay = max(min(self._back_off.failed(key), at_most), at_least)
             if self._bucket is not None:
                 delay = max(delay, self._bucket.reserve(self._clock()))
             self._metrics.retried()

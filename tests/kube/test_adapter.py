@@ -455,3 +455,32 @@ def test_whole_jobs_of_a_list_are_those_that_get_gives(cluster: KubeCluster, nam
     assert cluster.list(JOBS, namespace, labels={"nobody": "has"}).items == ()
     listed = cluster.list(JOBS, namespace).items[0]
     assert (listed.metadata.uid, listed.spec) == (made.metadata.uid, made.spec)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "header", "kind", "wait"),
+    [
+        (429, {"reason": "TooManyRequests"}, "7", errors.Unavailable, 7.0),
+        (429, {"reason": "TooManyRequests"}, "86400", errors.Unavailable, 60.0),
+        (503, {"details": {"retryAfterSeconds": 3600}}, None, errors.Unavailable, 60.0),
+        (503, {}, "Wed, 21 Oct 2026 07:28:00 GMT", errors.Unavailable, None),
+        (403, {"message": "pods is forbidden"}, None, errors.Forbidden, None),
+        (
+            403,
+            {"message": "jobs \"a\" is forbidden: cannot set blockOwnerDeletion in this case because cannot find "
+             "RESTMapping for APIVersion paddlepaddle.org/v1 Kind TrainingJob: no matches for kind"},
+            None,
+            errors.Unavailable,
+            None,
+        ),
+    ],
+    ids=["as asked", "asks for a day", "the same in the body", "a date", "a refusal", "a kind it has not heard of yet"],
+)  # fmt: skip
+def test_what_passes_by_itself_is_tried_again_in_time(
+    code: int, body: dict[str, object], header: str | None, kind: type[errors.ClusterError], wait: float | None
+) -> None:
+    status = json.dumps({"kind": "Status", "status": "Failure", "code": code, **body}).encode()
+    error = error_of(code, status, asked="POST /x", retry_after=header)
+
+    assert type(error) is kind
+    assert getattr(error, "retry_after", None) == wait

@@ -101,7 +101,7 @@ class RandomRun:
     def _wrong(self, name: str) -> str:
         bench, wanted = self._bench, self._limits.get(name)
         there = bench.client.call("GET", f"{bench.training_jobs_path}/{name}").body
-        plan = self._life and self._life.controller.autoscaler and self._life.controller.autoscaler.plan
+        plan = self._life and self._life.controller.autoscaler.plan
         writes = [show(call) for call in bench.written() if call.name.startswith(name)][-3:]
         return (
             f"{name}: wanted {wanted}, finishing {name in self._finishing}; is {there.get('metadata', {}).get('uid')} "

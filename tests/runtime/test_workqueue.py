@@ -416,3 +416,12 @@ def test_who_was_asked_to_wait_waits_at_least_so_long() -> None:
     assert queue.add_rate_limited("a", at_least=7.0) == 7.0
     assert queue.add_rate_limited("b", at_least=0.0) < 1.0
     assert queue.failures("a") == 1
+
+
+def test_a_key_that_is_not_at_fault_waits_no_longer_than_was_said() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    delays = [queue.add_rate_limited("a", at_most=15.0) for _ in range(30)]
+
+    assert delays[0] == 0.005
+    assert delays[-1] == 15.0
+    assert queue.add_rate_limited("a", at_least=40.0, at_most=15.0) == 40.0, "who was asked to wait longer does"

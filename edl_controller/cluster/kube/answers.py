@@ -46,6 +46,13 @@ class Details(msgspec.Struct, frozen=True, rename="camel"):
     retry_after_seconds: float | None = None
 
 
+NOT_KNOWN_YET = "cannot find RESTMapping"
+"""In the refusal of an owner reference whose kind is so new that the API server's admission has not read it yet (it
+looks every 30 s): ``plugin/pkg/admission/gc`` of Kubernetes 1.36. It passes by itself."""
+WAIT_AT_MOST = 60.0
+"""Seconds; a server that asks for more is asked after them nevertheless."""
+
+
 class Status(msgspec.Struct, frozen=True):
     """``v1.Status``, as far as it is read."""
 
@@ -110,6 +117,8 @@ def is_version_too_large(status: Status) -> bool:
 
 def _error_type(code: int, status: Status) -> type[ClusterError]:
     kind = _REFUSALS.get(code, Unavailable)
+    if kind is Forbidden and NOT_KNOWN_YET in status.message:
+        return Unavailable
     if kind is Conflict and status.reason == "AlreadyExists":
         return AlreadyExists
     if kind is Invalid and any(cause.field == "metadata.uid" for cause in status.causes):
@@ -120,7 +129,7 @@ def _error_type(code: int, status: Status) -> type[ClusterError]:
 
 
 def _seconds(header: str | None, status: Status) -> float | None:
-    if header is not None and header.strip().isdecimal():
-        return float(header)
     wait: Any = status.details.retry_after_seconds if status.details is not None else None
-    return float(wait) if wait else None
+    if header is not None and header.strip().isdecimal():
+        wait = float(header)
+    return min(float(wait), WAIT_AT_MOST) if wait else None
