@@ -33,7 +33,7 @@ OK, FAULT, USAGE, LOST_LEAD = 0, 1, 2, 3
 """Exit statuses."""
 LOOK = 0.5
 """Seconds between two looks at the readiness, which is logged when it changes."""
-FOR_THE_LEASE = 4.0
+FOR_THE_LEASE = 5.0
 """Seconds of ``stop_within`` that are kept for releasing the Lease."""
 AGENTS_END = 0.5
 """Seconds that each thread that reads or writes agents' keys has to end; its connection is closed already."""

@@ -116,7 +116,7 @@ class ProgramSettings:
     )
     lease_retry: float = _setting(2.0, "Between two tries to renew or to take over.", unit="s", least=0.1, most=600)
     stop_within: float = _setting(
-        30.0, "For a clean stop: ending work, then releasing the Lease.", unit="s", least=5, most=600
+        30.0, "For a clean stop: ending work, then releasing the Lease.", unit="s", least=6, most=600
     )
     http_bind: str = _setting(
         "127.0.0.1:8080",
