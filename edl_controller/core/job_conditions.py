@@ -73,10 +73,12 @@ def say_agents(conditions: Conditions, agents: AgentState, settings: JobSettings
         return
     reason = "NeverSeen" if agents.observed is None else "Stale"
     old = find_condition(conditions.value, known.AGENT_STATE_KNOWN)
-    if old is not None and old.reason == reason and old.observed_generation == conditions.generation:
-        return  # each try may fail in other words
+    unread = "the job's etcd has not been read"
+    said = old is not None and old.reason == reason and old.observed_generation == conditions.generation
+    if said and old is not None and not (agents.error and old.message == unread):
+        return  # each try may fail in other words; the first says why
     since = "" if agents.observed is None else f"; last seen {timestamps.render(agents.observed)}"
-    conditions.set(known.AGENT_STATE_KNOWN, False, reason, (agents.error or "the job's etcd has not been read") + since)
+    conditions.set(known.AGENT_STATE_KNOWN, False, reason, (agents.error or unread) + since)
 
 
 def say_suspended(conditions: Conditions, job: TrainingJob, children: Children) -> None:
