@@ -1,6 +1,8 @@
 """The rules of a TrainingJob one by one, as far as `resource_cases` does not show them."""
 
 import dataclasses
+import itertools
+import json
 import time
 from typing import Any
 
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_controller.api.defaults import with_defaults
-from edl_controller.api.kinds import TRAINING_JOBS
+from edl_controller.api.kinds import TRAINING_JOBS, UNREADABLE
 from edl_controller.api.rules import environment, labels, programs
 from edl_controller.api.rules.found import Found
 from edl_controller.api.settings import Settings
@@ -336,6 +338,25 @@ def test_a_spec_above_its_limit_is_one_fault() -> None:
 def test_the_cap_on_counts_is_a_setting() -> None:
     wanted = job(trainer={"entrypoint": "a", "min-instance": 50})
     assert paths(wanted, Settings(max_instances=49)) == ["spec.trainer.min-instance", "spec.trainer.max-instance"]
+
+
+@pytest.mark.security(15)
+@pytest.mark.parametrize(
+    ("count", "outcome"),
+    [(2**31, "refused"), (2**70, "refused"), (-1, "refused"), ("3", "unreadable"), (3.5, "unreadable"),
+     (True, "unreadable"), (3.0, "taken"), (None, "taken"), (10_000, "taken"), (10_001, "refused")],
+)  # fmt: skip
+def test_counts(count: Any, outcome: str) -> None:
+    """A whole number that was written as 3.0 is one, as API servers store it; null is as absent."""
+    for role, field in itertools.product(("trainer", "pserver"), ("min-instance", "max-instance")):
+        spec = {"fault_tolerant": True, role: {"entrypoint": "a", field: count}}
+        value = {"metadata": {"name": "j"}, "spec": GOOD | spec}
+        read = TRAINING_JOBS.decode_marked(json.dumps(value).encode())
+        if UNREADABLE in read.metadata.annotations:
+            assert outcome == "unreadable"
+        else:
+            refused = any(path.startswith(f"spec.{role}.") for path in paths(read))
+            assert refused == (outcome == "refused"), (role, field)
 
 
 HOSTILE = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl_controller.api import conditions as known
-from edl_controller.api.conditions import find_condition
+from edl_controller.api.meta import find_condition
 from edl_controller.core.agents import AgentState
 from edl_controller.core.job_conditions import Conditions, say_agents
 from edl_controller.core.job_settings import JobSettings
