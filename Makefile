@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 # More arguments for the benchmarks, such as: make bench BENCH_ARGS="-o json"
 BENCH_ARGS ?=
-SOURCES := $(wildcard edl_agent edl_controller tests benchmarks examples protos requirements)
+SOURCES := $(wildcard edl_agent edl_controller tests benchmarks docker examples protos requirements)
 
 .PHONY: images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
 
@@ -64,7 +64,7 @@ test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePa
 	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)
 
 images: $(VENV)/.ready ## the three images, by docker, podman or buildah, and dist/images/NAME.tar (BASE=IMAGE with Python 3.11; else one is made of Debian packages)
-	@$(PY) docker/build_images.py $(if $(BASE),--base $(BASE))
+	@$(PY) -m docker.build_images $(if $(BASE),--base $(BASE))
 
 test-containers: $(VENV)/.ready etcd36 kube-control-plane ## the images in real containers, on two real kubelets (as root; installs Debian packages, builds kubelet and images)
 	@$(PY) -m tests.containers.install > /dev/null || { code=$$?; \

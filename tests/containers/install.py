@@ -27,7 +27,7 @@ def main() -> int:
         return CANNOT
     if (code := KUBELET.main()) != 0:
         return code
-    command = [sys.executable, str(ROOT / "docker" / "build_images.py")]
+    command = [sys.executable, "-m", "docker.build_images"]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

@@ -1,0 +1,1 @@
+"""The images: their Dockerfiles, and ``make images``."""
