@@ -114,7 +114,8 @@ def lay_out(context: Path, python: str) -> None:
     download(ROOT / "requirements" / "pip.txt", wheels, python)
     shutil.copy(ROOT / "docker" / "install.py", context)
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "examples" / "digits", context / "examples" / "digits", ignore=ignored)
+    for example in ("digits", "sidecar"):
+        shutil.copytree(ROOT / "examples" / example, context / "examples" / example, ignore=ignored)
     # Who builds may have any umask; who runs is somebody else.
     for path in context.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -129,7 +129,7 @@ def test_the_version_is_that_of_the_package(offline_kubectl: Kubectl) -> None:
     for folder in ("deploy/cluster", "deploy/namespaced"):
         deployment = _kind(offline_kubectl.documents("kustomize", folder), "Deployment")
         assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"edl-controller:{version}"
-    for sample in ("library", "launcher"):
+    for sample in ("library", "launcher", "sidecar"):
         assert f"image: edl-digits:{version}" in (ROOT / f"deploy/samples/{sample}.yaml").read_text()
 
 
