@@ -19,9 +19,11 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 # More arguments for the benchmarks, such as: make bench BENCH_ARGS="-o json"
 BENCH_ARGS ?=
-SOURCES := $(wildcard edl_agent edl_controller tests benchmarks docker examples protos requirements)
+# More arguments for the release, such as: make release RELEASE_ARGS="--without-images --without-demo"
+RELEASE_ARGS ?=
+SOURCES := $(wildcard edl_agent edl_controller tests benchmarks docker examples protos release requirements)
 
-.PHONY: images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
+.PHONY: release images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +67,9 @@ test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePa
 
 images: $(VENV)/.ready ## the three images, by docker, podman or buildah, and dist/images/NAME.tar (BASE=IMAGE with Python 3.11; else one is made of Debian packages)
 	@$(PY) -m docker.build_images $(if $(BASE),--base $(BASE))
+
+release: $(VENV)/.ready ## dist/: wheel and sdist (reproducible), images, bill of materials, licences, SHA256SUMS, all tried from a clean environment (RELEASE_ARGS="--without-images --without-demo")
+	@$(PY) -m release $(RELEASE_ARGS)
 
 test-containers: $(VENV)/.ready etcd36 kube-control-plane ## the images in real containers, on two real kubelets (as root; installs Debian packages, builds kubelet and images)
 	@$(PY) -m tests.containers.install > /dev/null || { code=$$?; \
