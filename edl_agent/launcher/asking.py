@@ -16,9 +16,21 @@ _LONGEST_PATH = 100
 
 
 def run_folder(environment: Mapping[str, str]) -> Path:
-    """Where launchers have their sockets: ``EDL_RUN_DIR``, else a folder of this user's in the temporary folder."""
+    """Where launchers have their sockets: ``EDL_RUN_DIR``, else a folder of this user's in the temporary folder.
+
+    Raises:
+        ConfigurationError: there is neither, as with a read-only root.
+    """
     given = environment.get("EDL_RUN_DIR")
-    return Path(given) if given else Path(tempfile.gettempdir()) / f"edl-{os.getuid()}"
+    if given:
+        return Path(given)
+    try:
+        return Path(tempfile.gettempdir()) / f"edl-{os.getuid()}"
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            "there is no folder that this user can write to, for the launcher's socket: set EDL_RUN_DIR to one"
+            " (with a read-only root: in an emptyDir), or mount an emptyDir at /tmp"
+        ) from error
 
 
 def make_private(folder: Path) -> None:
@@ -35,7 +47,7 @@ def make_private(folder: Path) -> None:
 
 
 def socket_path(name: str, environment: Mapping[str, str]) -> Path:
-    """The socket of the launcher with this name."""
+    """The socket of the launcher with this name. Raises ConfigurationError, as `run_folder` does."""
     folder = run_folder(environment)
     path = folder / f"{name}.sock"
     if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -59,7 +71,7 @@ def find(control: str | None, environment: Mapping[str, str]) -> str:
 
     Raises:
         Unavailable: there is none.
-        ConfigurationError: there are several; the text lists them.
+        ConfigurationError: there are several (the text lists them), or there is no folder for sockets at all.
     """
     given = control or environment.get("EDL_CONTROL")
     if given:

@@ -26,6 +26,9 @@ SOCKET = f"{SOCKET_FOLDER}/agent/agent.sock"
 
 SOCKET_VOLUME = "edl-agent-socket"
 
+_VOLUME = Volume(name=SOCKET_VOLUME, empty_dir=EmptyDir(medium="Memory"))
+_MOUNT = VolumeMount(name=SOCKET_VOLUME, mount_path=SOCKET_FOLDER)
+
 _DRAIN_MARGIN = 5
 """Seconds between the end of a pserver's drain and SIGKILL by the kubelet."""
 
@@ -42,7 +45,7 @@ class Wiring:
         liveness: probe of the main container.
         environment: further variables of the main container.
         sidecars: native sidecars; their environment, security and volumes are the caller's.
-        volumes: shared with them.
+        volumes: for the agent's socket.
         mounts: of these volumes, in all containers.
     """
 
@@ -72,8 +75,15 @@ def classic_start(job: TrainingJob, role: Role) -> tuple[str, ...]:
     return ("paddle_k8s", "start_master" if role == "master" else f"start_{new}{role}")
 
 
-def wire(job: TrainingJob, role: Role, settings: JobSettings) -> Wiring:
-    """Return what a role's pods start."""
+def wire(job: TrainingJob, role: Role, settings: JobSettings, *, read_only_root: bool = False) -> Wiring:
+    """Return what a role's pods start.
+
+    Args:
+        job: validated.
+        role: whose.
+        settings: of the operator.
+        read_only_root: the job wants its containers so; a launcher is then given a folder for its socket.
+    """
     spec, mode = role_spec(job, role), job.spec.agent.mode
     if mode == "Classic":
         return Wiring(*_split(words(spec) if role != "trainer" and words(spec) else classic_start(job, role)))
@@ -81,7 +91,7 @@ def wire(job: TrainingJob, role: Role, settings: JobSettings) -> Wiring:
     folder = literal(spec.workspace) if spec.workspace.startswith("/") else ""
     # Without pservers there is nothing that a launcher could wait for or hand on: the command runs as it is.
     if mode == "Launcher" and role != "master" and job.spec.pserver.min_instance:
-        return _launched(job, role, command or classic_start(job, role), folder, settings)
+        return _launched(job, role, command or classic_start(job, role), folder, settings, read_only_root)
     if mode == "Sidecar" and role != "master":
         return _with_sidecar(job, role, command, folder, settings)
     return Wiring(*_split(command), working_dir=folder)
@@ -91,7 +101,9 @@ def _split(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return command[:1], command[1:]
 
 
-def _launched(job: TrainingJob, role: Role, command: tuple[str, ...], folder: str, settings: JobSettings) -> Wiring:
+def _launched(
+    job: TrainingJob, role: Role, command: tuple[str, ...], folder: str, settings: JobSettings, read_only_root: bool
+) -> Wiring:
     flags = ["--role", role]
     if role == "pserver":
         flags += ["--port", str(job.spec.port), "--num-pservers", str(job.spec.pserver.min_instance), "--wait-pservers"]
@@ -111,6 +123,10 @@ def _launched(job: TrainingJob, role: Role, command: tuple[str, ...], folder: st
         working_dir=folder,
         readiness=_probe("ready", port, settings, period=2 if port else 10),
         liveness=_probe("alive", port, settings, period=20),
+        # Elsewhere /tmp does, and a node that cannot mount has nothing to report.
+        environment=(("EDL_RUN_DIR", f"{SOCKET_FOLDER}/agent"),) if read_only_root else (),
+        volumes=(_VOLUME,) if read_only_root else (),
+        mounts=(_MOUNT,) if read_only_root else (),
     )
 
 
@@ -136,6 +152,6 @@ def _with_sidecar(job: TrainingJob, role: Role, command: tuple[str, ...], folder
         working_dir=folder,
         environment=(("EDL_SOCKET", SOCKET),),
         sidecars=(sidecar,),
-        volumes=(Volume(name=SOCKET_VOLUME, empty_dir=EmptyDir(medium="Memory")),),
-        mounts=(VolumeMount(name=SOCKET_VOLUME, mount_path=SOCKET_FOLDER),),
+        volumes=(_VOLUME,),
+        mounts=(_MOUNT,),
     )

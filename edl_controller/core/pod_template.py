@@ -129,7 +129,9 @@ def _containers(
 def _main(
     job: TrainingJob, role: Role, meeting: MeetingPoint, settings: JobSettings
 ) -> tuple[Container, tuple[Container, ...], tuple[Volume, ...]]:
-    spec, own, wiring = job.spec, role_spec(job, role), wire(job, role, settings)
+    spec, own = job.spec, role_spec(job, role)
+    secured = container_security(merged_overrides(job, role).container_security_context)
+    wiring = wire(job, role, settings, read_only_root=bool(secured.get("readOnlyRootFilesystem")))
     secret_volumes, secret_mounts = _secrets(meeting)
     extra = dict(wiring.environment)
     if role == "master" and in_master_pod(job):

@@ -58,3 +58,14 @@ def test_what_runs_may_nothing(pods: Pods, image: Image, name: str) -> None:
         assert said in log
     assert "'root': 'Read-only file system'" in log
     assert "'program': 'Read-only file system'" in log
+
+
+def test_a_launcher_without_a_folder_for_its_socket_names_the_way_out(pods: Pods, image: Image) -> None:
+    arguments = ["run", "--endpoints", "http://127.0.0.1:1", "--role", "trainer", "--", "python", "-V"]
+    pods.create("launcher", pods.spec(restricted("launcher", image("edl-agent"), args=arguments)))
+
+    status, log = ended(pods, "launcher")
+
+    assert status == 2, log
+    assert "EDL_RUN_DIR" in log
+    assert "unexpected" not in log

@@ -400,6 +400,23 @@ def test_a_sidecar_shares_a_folder_with_the_program() -> None:
     assert "A" not in env(sidecar)
 
 
+@pytest.mark.parametrize("role", ["pserver", "trainer"])
+def test_a_launcher_with_a_read_only_root_has_a_folder_for_its_socket(role: str) -> None:
+    """Elsewhere it takes /tmp: a mount that is not needed is not made."""
+    job = training_job(template={"containerSecurityContext": {"readOnlyRootFilesystem": True}})
+    spec = template(children(job)[role]).spec
+    program = spec.containers[0]
+    (mount,) = program.volume_mounts
+    (volume,) = spec.volumes
+    assert (volume.name, volume.empty_dir is not None) == (mount.name, True)
+    # In a folder of its own below the mount, which is everybody's.
+    assert env(program)["EDL_RUN_DIR"].startswith(f"{mount.mount_path}/")
+
+    plain = main(children(training_job())[role])
+    assert not plain.volume_mounts
+    assert "EDL_RUN_DIR" not in env(plain)
+
+
 def test_without_pservers_there_is_nothing_to_wait_for() -> None:
     job = training_job(pserver={"min-instance": 0}, agent={"mode": "Launcher"})
     assert started(main(children(job)["trainer"])) == ["python", "train.py"]

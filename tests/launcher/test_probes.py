@@ -172,6 +172,20 @@ def test_long_names_get_short_sockets() -> None:
     assert path != socket_path("x" * 252, {"EDL_RUN_DIR": "/run/edl"})
 
 
+def test_without_any_folder_to_write_to_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a read-only root and no /tmp: see also tests/containers."""
+
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    with pytest.raises(ConfigurationError, match="EDL_RUN_DIR"):
+        socket_path("ps", {})
+    with pytest.raises(ConfigurationError, match="EDL_RUN_DIR"):
+        find(None, {})
+    assert socket_path("ps", {"EDL_RUN_DIR": "/run/edl/agent"}) == Path("/run/edl/agent/ps.sock")
+
+
 def test_progress(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     progress = Progress(str(path), 10.0)
