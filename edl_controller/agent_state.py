@@ -307,7 +307,7 @@ class AgentStates:
             if store.gone or self._closed:
                 return
             self._plan(store, self._interval)
-            self._answered(store, outage)
+            self._answered(store, error if outage else "")
             mates = [one for one in self._jobs.values() if one.store is store]
             changed = self._failed_together(mates, error) if outage else []
             if not error and version == store.version:
@@ -352,9 +352,9 @@ class AgentStates:
                 except Exception:
                     _log.exception("A callback for the agents' state of %s raised", one.key)
 
-    def _answered(self, store: Store, outage: bool) -> None:
+    def _answered(self, store: Store, outage: str) -> None:
         if outage:
-            store.failed(self._clock.monotonic())
+            store.failed(self._clock.monotonic(), outage)
         else:
             store.answered()
 
@@ -371,7 +371,7 @@ class AgentStates:
         store = watched.store
         watched.reading = False
         store.busy -= 1
-        self._answered(store, outage)
+        self._answered(store, after.error if outage else "")
         if not after.error:
             watched.drains = {
                 name: request for name, request in watched.drains.items() if drains.get(name, ...) is not request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from edl_agent.clock import Clock
@@ -16,6 +17,11 @@ DEADLINE = 2.0
 
 LONGEST_PAUSE = 10.0
 """Seconds after which a store that does not answer is asked again, at most."""
+
+SAID_AFTER = 3
+"""Failures in a row that make an outage: it is logged, once. Fewer are a job's own etcd that only begins."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,17 @@ class Store:
 
     def answered(self) -> None:
         """Note that it answers."""
+        if self.failures >= SAID_AFTER:
+            _log.info("The etcd %s answers again", ",".join(self.access.endpoints))
         self.failures, self.next_try = 0, 0.0
 
-    def failed(self, now: float) -> None:
-        """Note that it does not: it is asked ever more rarely."""
+    def failed(self, now: float, error: str) -> None:
+        """Note that it does not, and why: it is asked ever more rarely."""
         self.failures += 1
+        if self.failures == SAID_AFTER:
+            _log.warning(
+                "The etcd %s cannot be read, going on trying; its jobs are not scaled meanwhile: %s",
+                ",".join(self.access.endpoints),
+                error,
+            )
         self.next_try = now + min(LONGEST_PAUSE, 0.5 * 2 ** min(self.failures, 10))

@@ -236,6 +236,30 @@ def test_a_resting_job_shows_that_its_store_has_gone(
     eventually(lambda: states.get(JOB).pservers and not states.get(JOB).error, 20.0, "it is read again")
 
 
+def test_an_outage_is_logged_once_and_so_is_its_end(
+    states: AgentStates, proxy: TcpProxy, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who runs the controller looks into its log, and not into the conditions of each job."""
+    caplog.set_level("INFO", "edl_controller.agent_store")
+
+    def said(words: str) -> list[str]:
+        return [record.message for record in caplog.records if words in record.message]
+
+    for job in ("a/b/u", JOB):
+        states.watch(job, EtcdAccess((proxy.endpoint,)), f"{prefix}/{job}")
+        fresh(states, job)
+    assert not said(proxy.endpoint)
+    proxy.refuse()
+    eventually(lambda: said("cannot be read"), 30.0, "it is said")
+    store = states._jobs[JOB].store
+    failures = store.failures
+    eventually(lambda: store.failures > failures, 30.0, "it is tried again")
+    proxy.pass_all()
+    eventually(lambda: said("answers again"), 30.0, "its end is said")
+    (line,) = said("cannot be read")
+    assert proxy.endpoint in line
+
+
 def test_forgotten_jobs_and_moved_ones(
     states: AgentStates, access: EtcdAccess, prefix: str, etcdctl: Callable[..., str]
 ) -> None:
