@@ -61,11 +61,11 @@ def test_any_bytes_give_bytes_or_a_typed_error(text: str) -> None:
 @pytest.mark.parametrize("unit", ['"', '\\"', '"\\', "[", "]", '["', '{"a":', "[]", "\\"])
 def test_it_is_linear(unit: str) -> None:
     begin = time.thread_time()
-    with_brackets = (unit * 1_000_000).encode()
+    with_brackets = (unit * 200_000).encode()
     with contextlib.suppress(msgspec.DecodeError):
         nesting.shallow(with_brackets)
     nesting.depth(with_brackets)
-    assert time.thread_time() - begin < 10
+    assert time.thread_time() - begin < 5
 
 
 @pytest.mark.security(16)
