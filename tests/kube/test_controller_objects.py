@@ -69,10 +69,10 @@ def image_of(child: Json) -> str:
 @pytest.mark.fault("K36")
 def test_what_a_user_does_to_children_is_set_back_but_the_parallelism(bench: ControllerBench) -> None:
     bench.start(autoscale=False)
-    running(bench, trainers=2, most=2)
+    running(bench, trainers=1, most=3)
     sets, jobs = f"{bench.sets_path}/tj-pserver", f"{bench.jobs_path}/tj-trainer"
     before = bench.replica_set("tj")
-    bench.client.patch(jobs, {"spec": {"parallelism": 1}})
+    bench.client.patch(jobs, {"spec": {"parallelism": 2}})
     bench.client.patch(sets, {"spec": {"replicas": 0}})
     eventually(lambda: bench.replica_set("tj")["spec"]["replicas"] == 1, 10 + DEADLINE)
     bench.wait_rest()
@@ -91,7 +91,7 @@ def test_what_a_user_does_to_children_is_set_back_but_the_parallelism(bench: Con
     bench.client.delete(sets, {"propagationPolicy": "Background"})
     eventually(lambda: bench.replica_set("tj")["metadata"]["uid"] != before["metadata"]["uid"], DEADLINE)
     bench.wait_phase("tj", "running")
-    assert bench.trainer("tj")["spec"]["parallelism"] == 1, "an edited parallelism is the present state"
+    assert bench.trainer("tj")["spec"]["parallelism"] == 2, "an edited parallelism is the present state"
     assert all("parallelism" not in call.json.get("spec", {}) for call in bench.written() if call.verb == "patch")
     bench.wait_rest()
     bench.assert_invariants(again=["tj-pserver"])
