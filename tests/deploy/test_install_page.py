@@ -33,6 +33,14 @@ def test_every_documented_command_does_what_it_says(kubectl: Kubectl, tmp_path: 
         assert found.status == 404, "the last command removes the resource"
 
 
+def test_the_readme_says_the_same() -> None:
+    (block,) = re.findall(r"^```sh kubectl\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    told = [line.partition("  #")[0].strip() for line in block.splitlines()]
+    run = [line.partition("  #")[0].strip() for one in BLOCKS for line in one.splitlines()]
+    assert told[0] == "make images", "tests/containers begins with it"
+    assert set(told[1:]) <= set(run)
+
+
 def test_the_overlay_with_etcd_names_what_there_is(offline_kubectl: Kubectl) -> None:
     documents = offline_kubectl.documents("kustomize", "deploy/with-etcd")
     by_kind = {(one["kind"], one["metadata"]["name"]): one for one in documents}
