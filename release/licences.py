@@ -37,6 +37,7 @@ REVIEWED: dict[str, tuple[str, str]] = {}
 """Distribution: its licence, and where a person read that; for those whose metadata do not say it."""
 
 _NAMES = {
+    "3-clause bsd license": "BSD-3-Clause",
     "apache 2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
     "apache license, version 2.0": "Apache-2.0",
