@@ -22,7 +22,7 @@ from edl_agent.testing import (
     binaries_in,
     spawn_bound_to_parent,
 )
-from tests.bench.certificates import CertificateFolder, jwt_keys
+from tests.bench.certificates import LOCAL_NAMES, CertificateFolder, jwt_keys
 from tests.bench.etcd_versions import binaries
 from tests.bench.kube_http import KubeHttpClient, UnexpectedAnswerError
 from tests.bench.waiting import eventually
@@ -160,6 +160,7 @@ class KubeControlPlane:
         *,
         flags: Mapping[str, Sequence[str]] | None = None,
         tokens: Mapping[str, tuple[str, str]] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         """Describe one; nothing is started yet.
 
@@ -167,6 +168,8 @@ class KubeControlPlane:
             folder: made where it is not there.
             flags: more flags by program name (``kube-apiserver``); the last of two equal ones wins.
             tokens: more bearer tokens: token -> (user, group).
+            names: further hosts and addresses by which its API server is reached (through a proxy): they are in its
+                certificate.
 
         Raises:
             ControlPlaneError: there are no programs on this machine.
@@ -182,6 +185,7 @@ class KubeControlPlane:
         self.url = f"https://{self._port.address}"
         certificates = CertificateFolder(folder / "certificates")
         self.ca = certificates.ca
+        server = certificates.authority.issue("server", names=(*LOCAL_NAMES, *names))
         keys = jwt_keys(folder / "service-account")
         known = {ADMIN_TOKEN: ("admin", "system:masters"), **(tokens or {})}
         token_file = folder / "tokens.csv"
@@ -204,8 +208,8 @@ class KubeControlPlane:
                 "--advertise-address=127.0.0.1",
                 f"--secure-port={self._port.port}",
                 f"--cert-dir={folder}",
-                f"--tls-cert-file={certificates.server.cert}",
-                f"--tls-private-key-file={certificates.server.key}",
+                f"--tls-cert-file={server.cert}",
+                f"--tls-private-key-file={server.key}",
                 "--service-account-issuer=https://kubernetes.default.svc",
                 f"--service-account-key-file={keys.cert}",
                 f"--service-account-signing-key-file={keys.key}",

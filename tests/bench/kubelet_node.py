@@ -84,6 +84,14 @@ class PodNetwork:
         """Remove it."""
         _run("ip", "link", "del", self.name, check=False)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 class KubeletNode:
     """One node. ``start()`` returns when it is Ready."""
@@ -259,17 +267,15 @@ SystemdCgroup = false
 class KubeletNodes:
     """Several nodes on one bridge, on a control plane that was started with ``API_SERVER_FLAGS``."""
 
-    def __init__(self, folder: Path, control_plane: KubeControlPlane, names: Sequence[str]) -> None:
-        """Describe them and make their bridge."""
-        self.network = PodNetwork()
-        try:
-            self.nodes = {
-                name: KubeletNode(folder / f"n{number}", name, number, control_plane, self.network)
-                for number, name in enumerate(names, 1)
-            }
-        except BaseException:
-            self.network.close()
-            raise
+    def __init__(
+        self, folder: Path, control_plane: KubeControlPlane, network: PodNetwork, names: Sequence[str]
+    ) -> None:
+        """Describe them; ``network`` is the caller's."""
+        self.network = network
+        self.nodes = {
+            name: KubeletNode(folder / f"n{number}", name, number, control_plane, network)
+            for number, name in enumerate(names, 1)
+        }
         self.ready_seconds = 0.0
 
     def start(self, archives: Sequence[Path]) -> Self:
@@ -284,7 +290,6 @@ class KubeletNodes:
         """End all."""
         for node in self.nodes.values():
             node.close()
-        self.network.close()
 
     def __enter__(self) -> Self:
         return self

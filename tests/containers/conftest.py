@@ -17,7 +17,7 @@ from edl_agent.testing import EtcdServer
 from edl_controller.api import crd
 from tests.bench.container_images import PAUSE, write_pause
 from tests.bench.kube_control_plane import KubeControlPlane
-from tests.bench.kubelet_node import API_SERVER_FLAGS, KubeletNodes, nodes_missing
+from tests.bench.kubelet_node import API_SERVER_FLAGS, KubeletNodes, PodNetwork, nodes_missing
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually
 from tests.containers.pods import Pods
@@ -65,8 +65,9 @@ def cluster(archives: list[Path]) -> Iterator[tuple[KubeControlPlane, KubeletNod
     try:
         write_pause(folder / "pause.tar")
         with (
-            KubeControlPlane(folder / "brain", flags=API_SERVER_FLAGS) as control_plane,
-            KubeletNodes(folder, control_plane, NODES) as nodes,
+            PodNetwork() as network,
+            KubeControlPlane(folder / "brain", flags=API_SERVER_FLAGS, names=[network.gateway]) as control_plane,
+            KubeletNodes(folder, control_plane, network, NODES) as nodes,
         ):
             nodes.start([folder / "pause.tar", *archives])
             yield control_plane, nodes
@@ -84,6 +85,14 @@ def control_plane(cluster: tuple[KubeControlPlane, KubeletNodes]) -> KubeControl
 def nodes(cluster: tuple[KubeControlPlane, KubeletNodes]) -> KubeletNodes:
     """Both nodes."""
     return cluster[1]
+
+
+@pytest.fixture(scope="session")
+def api_address(cluster: tuple[KubeControlPlane, KubeletNodes]) -> Iterator[str]:
+    """``host:port`` by which pods reach the API server, which itself listens on loopback only."""
+    control_plane, nodes = cluster
+    with TcpProxy(control_plane.url, host=nodes.network.gateway) as proxy:
+        yield proxy.address
 
 
 @pytest.fixture

@@ -1,0 +1,98 @@
+"""The controller as its users install it: ``kubectl apply --server-side -k``, with an overlay for this cluster."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.bench.kube_http import Json, KubeHttpClient
+from tests.bench.kubectl import Kubectl
+from tests.bench.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "edl-system"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+def api_server(address: str) -> list[dict[str, Any]]:
+    """Variables that lead to the API server at ``host:port``: there is no kube-proxy, so its Service goes nowhere."""
+    host, _, port = address.rpartition(":")
+    return [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": host},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+    ]
+
+
+def write_overlay(folder: Path, *, image: str, etcd: str, api: str) -> None:
+    """Write a kustomization over deploy/cluster: image (with its tag), etcd's URL, and where the API server is."""
+    name, _, tag = image.rpartition(":")
+    container = "/spec/template/spec/containers/0"
+    patch = [
+        {"op": "add", "path": f"{container}/imagePullPolicy", "value": "Never"},
+        {"op": "add", "path": f"{container}/args/-", "value": f"--etcd-endpoints={etcd}"},
+        *({"op": "add", "path": f"{container}/env/-", "value": one} for one in api_server(api)),
+    ]
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        # Bases are named by relative paths only; from where the folder really is.
+        "resources": [os.path.relpath(ROOT / "deploy" / "cluster", folder.resolve())],
+        "images": [{"name": "edl-controller", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "Deployment", "name": "edl-controller"}, "patch": yaml.safe_dump(patch)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+
+
+def page(pod: Json, path: str) -> str:
+    """What a controller's pod answers on its port for probes and metrics."""
+    with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+class Installation:
+    """The Deployment in edl-system."""
+
+    def __init__(self, kubectl: Kubectl, client: KubeHttpClient, overlay: Path) -> None:
+        """``overlay``: the folder of a kustomization."""
+        self._kubectl, self._client, self._overlay = kubectl, client, str(overlay)
+
+    def kubectl(self, *arguments: str, timeout: float = 60.0) -> str:
+        """Run kubectl in the controller's namespace."""
+        return self._kubectl("-n", NAMESPACE, *arguments, timeout=timeout)
+
+    def apply(self) -> None:
+        """Install, as the page says."""
+        self.kubectl("apply", "--server-side", "-k", self._overlay)
+
+    def rolled_out(self) -> None:
+        """Wait until all replicas are of the newest template and ready, and no other is left."""
+        self.kubectl("rollout", "status", "deployment/edl-controller", "--timeout=180s", timeout=200)
+        eventually(lambda: len(self.pods()) == 2, 60, lambda: f"two pods: {self.pods()}", interval=0.2)
+
+    def remove(self) -> None:
+        """Remove, as the page says: the namespace and the definition, too."""
+        self.kubectl("delete", "-k", self._overlay, "--timeout=120s", timeout=150)
+
+    def pods(self) -> list[Json]:
+        """All there are, those that end among them."""
+        items: list[Json] = self._client.get(PODS)["items"]
+        return items
+
+    def lease(self) -> Json:
+        """The record of the election."""
+        spec: Json = self._client.get(f"{LEASES}/edl-controller")["spec"]
+        return spec
+
+    def leader(self) -> str:
+        """The pod that leads; empty: none."""
+        return str(self.lease().get("holderIdentity") or "").rpartition("_")[0]
+
+    def logs(self) -> str:
+        """Of all its pods, as far as they can be had."""
+        found = [self._client.call("GET", f"{PODS}/{pod['metadata']['name']}/log").body for pod in self.pods()]
+        return "\n".join(str(one.get("text", one)) for one in found)
