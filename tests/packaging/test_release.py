@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import clear, write_sums
+from release.__main__ import build_images, clear, write_sums
 from release.bill_of_materials import named
 from release.clean_install import environment_of
 from release.commands import ReleaseError, run
@@ -180,6 +180,19 @@ def test_the_bill_names_what_it_is_about_and_its_components() -> None:
     part = {"name": "Click", "version": "8.1"}
     bill = {"metadata": {"component": {"name": "edl", "version": "1"}}, "components": [part]}
     assert named(bill) == {"edl 1", "click 8.1"}
+
+
+def test_without_a_builder_there_are_no_images_and_it_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build_images(ROOT, tmp_path / "images") == []
+    assert re.search(r"no images: .*no builder .*\n.*docker, podman or buildah", capsys.readouterr().out)
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "__init__.py").touch()
+    (tmp_path / "docker" / "build_images.py").write_text("raise SystemExit('broken')")
+    with pytest.raises(ReleaseError, match=r"make images: exit status 1\nbroken"):
+        build_images(tmp_path, tmp_path / "images")
 
 
 def test_sums_are_those_of_sha256sum_and_older_files_go(tmp_path: Path) -> None:
