@@ -57,8 +57,8 @@ class Agent:
     def leave(self) -> None:
         """Answer the drain, and release the slot at once."""
         with contextlib.suppress(grpc.RpcError):  # the sidecar may be what went
-            self.own("AcknowledgeDrain")
-            self.own("Shutdown")
+            self.own("AcknowledgeDrain", timeout=2.0)
+            self.own("Shutdown", timeout=2.0)
 
     def _read(self, stream: Any) -> None:
         with contextlib.suppress(grpc.RpcError):

@@ -99,6 +99,14 @@ def test_a_killed_pserver_is_replaced_under_a_new_epoch_and_the_trainer_finds_th
     assert trainer.wait(30.0) == 0, trainer.lines
 
 
+def test_a_trainer_ends_with_its_sidecar_and_says_that_work_is_left(pods: Pods, key_of: Callable[[str], str]) -> None:
+    trainer = pods.start("trainer-a", "trainer")
+    eventually(lambda: key_of("/trainer/0"), 30.0, "a registered trainer")
+    pods.sidecars["trainer-a"].kill()
+    assert trainer.wait(30.0) == 3, trainer.lines
+    assert trainer.said("asked to go after 0 tasks")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="/run/edl of each pod is mounted: that needs root")
 @pytest.mark.timeout(180)
 def test_the_sample_runs_on_a_cluster_of_this_machine(own_machine: Machine) -> None:
