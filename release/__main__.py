@@ -110,7 +110,8 @@ def build_images(source: Path, output: Path) -> list[Path]:
         return []
     for line in said.splitlines():
         say(line)
-    return sorted(output.glob("edl-*.tar"))
+    # "TAG  SIZE  ARCHIVE": not the base, which is a part of each, and not what lay there before.
+    return [Path(line.rpartition("  ")[2]) for line in said.splitlines()]
 
 
 def write_sums(folder: Path, files: Sequence[Path]) -> None:

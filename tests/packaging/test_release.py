@@ -182,7 +182,7 @@ def test_the_bill_names_what_it_is_about_and_its_components() -> None:
     assert named(bill) == {"edl 1", "click 8.1"}
 
 
-def test_without_a_builder_there_are_no_images_and_it_says_why(
+def test_images_are_those_that_were_built_and_without_a_builder_it_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -190,6 +190,8 @@ def test_without_a_builder_there_are_no_images_and_it_says_why(
     assert re.search(r"no images: .*no builder .*\n.*docker, podman or buildah", capsys.readouterr().out)
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "__init__.py").touch()
+    (tmp_path / "docker" / "build_images.py").write_text("print('edl-agent:1  83 MB  /out/edl-agent.tar')")
+    assert build_images(tmp_path, tmp_path / "images") == [Path("/out/edl-agent.tar")]
     (tmp_path / "docker" / "build_images.py").write_text("raise SystemExit('broken')")
     with pytest.raises(ReleaseError, match=r"make images: exit status 1\nbroken"):
         build_images(tmp_path, tmp_path / "images")
