@@ -31,7 +31,7 @@ from edl_controller.core.agents import NEVER_SEEN, AgentState
 _log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
-"""Seconds between two looks at a job, where there are few, and between two looks at a store."""
+"""Seconds between two looks at a job, where there are few, and at a store; twice that where a look brought no news."""
 
 READS_PER_SECOND = 200
 """Of all jobs together; with more of them each is read more rarely."""
@@ -300,17 +300,18 @@ class AgentStates:
         outage = False
         try:
             version = store.look(key, self._clock.monotonic() + DEADLINE)
-        except errors.EdlAgentError as failure:
-            error, outage = str(failure) or type(failure).__name__, isinstance(failure, _OUTAGES)
+        except Exception as failure:
+            error, outage = _told(store, failure), isinstance(failure, _OUTAGES)
         with self._changed:
             store.busy -= 1
             if store.gone or self._closed:
                 return
-            self._plan(store, self._interval)
+            unchanged = not error and version == store.version
+            self._plan(store, (2 if unchanged else 1) * self._interval)
             self._answered(store, error if outage else "")
             mates = [one for one in self._jobs.values() if one.store is store]
             changed = self._failed_together(mates, error) if outage else []
-            if not error and version == store.version:
+            if unchanged:
                 store.looked = asked
             else:
                 store.version = version
@@ -335,9 +336,8 @@ class AgentStates:
             version = (watched.store.connection.choice.cluster_id or 0, revision)
             after = replace(state, observed=asked, cluster_id=version[0])
             outage = False
-        except errors.EdlAgentError as error:
-            after = replace(before, error=str(error) or type(error).__name__)
-            outage = isinstance(error, _OUTAGES)
+        except Exception as error:
+            after, outage = replace(before, error=_told(watched.store, error)), isinstance(error, _OUTAGES)
         with self._changed:
             changed = self._looked(watched, after, version, outage, drains, desired)
         self._tell(changed)
@@ -423,6 +423,15 @@ class AgentStates:
         compare = parts.modified_at(key, pairs[0].mod_revision) if pairs else parts.absent(key)
         if kv.txn([compare], [parts.put_op(key, value)], [], deadline).succeeded:
             _log.info("Set /ps_desired of %s from %r to %d", watched.key, pairs[0].value if pairs else None, count)
+
+
+def _told(store: Store, failure: Exception) -> str:
+    """Return why a look failed. The thread goes on whatever it was: without it jobs would silently be read no more."""
+    why = str(failure) or type(failure).__name__
+    if not isinstance(failure, errors.EdlAgentError) and store.unexpected != why:
+        store.unexpected = why  # one traceback, not one for each look
+        _log.error("Reading the etcd %s failed unexpectedly", ",".join(store.access.endpoints), exc_info=failure)
+    return why
 
 
 def _up_to_date(watched: _Watched) -> AgentState:

@@ -56,6 +56,8 @@ class Store:
         """Cluster id and revision when it was last looked at."""
         self.looked: float | None = None
         """When that was, in Unix seconds."""
+        self.unexpected = ""
+        """The fault of this program, not of etcd, that was logged last."""
 
     def look(self, key: bytes, deadline: float) -> tuple[int, int]:
         """Return cluster id and revision of the store: while they stay the same no key in it has changed.

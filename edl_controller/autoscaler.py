@@ -35,6 +35,9 @@ from edl_controller.core.service_gate import set_gate
 from edl_controller.errors import ClusterError, Conflict, EdlControllerError, NotFound
 from edl_controller.runtime.cluster_view import ClusterView
 
+STOP_SEEN = 0.5
+"""Seconds within which the stop is seen."""
+
 log = logging.getLogger(__name__)
 
 
@@ -74,6 +77,8 @@ class AutoscalerSettings:
         planner: what the policy is told.
         interval: between two rounds when nothing happens.
         busy_interval: between two rounds while trainers are being drained or cut.
+        idle_interval: in place of ``interval``, where `wake` and `notice` tell of everything that happens: then a round
+            of many jobs in which nothing can have changed is spared.
         stale_after: after so long a silence of the cluster nothing is decided.
         limits: what the defaults of jobs go by.
     """
@@ -81,6 +86,7 @@ class AutoscalerSettings:
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     interval: float = 1.0
     busy_interval: float = 0.2
+    idle_interval: float = 0.0
     stale_after: float = 30.0
     limits: Settings = field(default_factory=Settings)
 
@@ -136,12 +142,14 @@ class Autoscaler:
         self._lock = threading.Lock()
         self._notes: dict[str, TrainingJob | None] = {}
         self._woken = threading.Event()
+        self._news = threading.Event()
+        self._rests = (0.0, 0.0)
         self._jobs: dict[str, _Scaled] = {}
         self._plan = Plan(0.0)
         self._listeners: list[Callable[[str], object]] = []
         self._deciders: list[Callable[[Decision], object]] = []
-        self.rounds = 0
-        """Begun so far: a loop that is stuck begins none."""
+        self.turns = 0
+        """Of the loop, so far: one that is stuck makes none."""
 
     # --- what is told; never blocks ---
 
@@ -160,6 +168,10 @@ class Autoscaler:
     def wake(self) -> None:
         """Something has changed: begin the next round soon."""
         self._woken.set()
+
+    def notice(self) -> None:
+        """Agents have news, as they often do: begin the next round within the usual interval."""
+        self._news.set()
 
     # --- what can be asked ---
 
@@ -191,22 +203,28 @@ class Autoscaler:
     # --- the loop ---
 
     def run(self, stop: Stop) -> None:
-        """Plan and act until ``stop`` is set."""
+        """Plan and act until ``stop`` is set; rest while neither cluster nor agents nor time give a reason to."""
         while not stop.is_set():
-            self._woken.clear()
-            self.rounds += 1
-            try:
-                busy = self.round()
-            except ClusterError as error:
-                log.warning("No plan: the cluster does not answer: %s", error)
-                busy = False
-            except Exception:
-                log.exception("A round of the autoscaler failed")
-                busy = False
-            pause = self._settings.busy_interval if busy else self._settings.interval
-            if self._woken.is_set():
-                pause = min(pause, self._settings.busy_interval)
+            self.turns += 1
+            pause = self._settings.interval
+            begin, end = self._rests
+            # A clock that was set back is no reason to rest for longer.
+            if self._woken.is_set() or self._news.is_set() or not begin <= self._clock.wall() < end:
+                self._woken.clear()
+                self._news.clear()
+                if self._try_round() or self._woken.is_set():
+                    pause = self._settings.busy_interval
             self._rest(pause, stop)
+
+    def _try_round(self) -> bool:
+        self._rests = (0.0, 0.0)  # what fails is tried again at the next turn
+        try:
+            return self.round()
+        except ClusterError as error:
+            log.warning("No plan: the cluster does not answer: %s", error)
+        except Exception:
+            log.exception("A round of the autoscaler failed")
+        return False
 
     def round(self) -> bool:
         """Look, plan and act once. Returns whether more steps are to follow soon.
@@ -226,7 +244,7 @@ class Autoscaler:
             tuple(one.view for one in seen), self._cluster.nodes(), waiting_pods(self._cluster.waiting(), elastic)
         )
         self._plan = self._policy.plan(snapshot, self._settings.planner, now)
-        busy = False
+        busy = failed = False
         for one, plan in zip(seen, self._plan.jobs, strict=True):
             try:
                 busy |= self._act(one, plan, now)
@@ -235,7 +253,27 @@ class Autoscaler:
                 busy = True
             except ClusterError as error:
                 log.warning("The plan for %s could not be carried out: %s", one.view.key, error)
+                failed = True
+        if not (busy or failed or self._plan.changes):
+            self._rests = (now, self._next_due(seen, now))
         return busy
+
+    def _next_due(self, seen: list[_Seen], now: float) -> float:
+        """Return until when time alone changes no plan: a cooldown ends; or to make sure, after a while.
+
+        Agents that are too long unheard for no known reason (this process was stopped for a while) may be heard again
+        without having news: until then there is no rest. That an error is over is news.
+        """
+        stale_after = self._settings.planner.stale_after
+        if any(one.view.agents_age > stale_after and not one.agents.error for one in seen):
+            return now
+        ends = [
+            end
+            for view in (one.view for one in seen)
+            for cooldown in (view.up_cooldown, view.down_cooldown)
+            if view.changed is not None and (end := view.changed + cooldown) > now
+        ]
+        return min([now + self._settings.idle_interval, *ends])
 
     # --- inside ---
 
@@ -260,7 +298,7 @@ class Autoscaler:
     def _rest(self, pause: float, stop: Stop) -> None:
         left = pause
         while left > 0 and not stop.is_set():
-            step = min(left, 0.1)
+            step = min(left, STOP_SEEN)
             left -= step
             if self._woken.wait(step):
                 # Changes come in bursts: one round for all of them.

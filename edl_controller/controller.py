@@ -60,6 +60,9 @@ UNFILLED_RETRY = 2.0
 FAILURES_SHOWN = 2
 """After so many failures in a row the condition `SYNCED` says so: one alone is noise."""
 
+PLAN_TO_MAKE_SURE = 120.0
+"""Seconds between two plans when nothing has happened that could change one."""
+
 JOB = "job-uid"
 """Index of pods by the uid of their TrainingJob."""
 UID = "uid"
@@ -216,7 +219,7 @@ class Controller:
         self.informers.of(REPLICA_SETS).add_handler(self._on_child)
         self.informers.of(JOBS).add_handler(self._on_child)
         self.informers.of(PODS).add_handler(self._on_pod)
-        self.agents.on_change(lambda key, state: self._on_news(key))
+        self.agents.on_change(self._on_agents)
         self.autoscaler.on_change(self._on_news)
 
     def process_next_work_item(self) -> bool:
@@ -247,7 +250,8 @@ class Controller:
         return bool(self._jobs.by_index(UID, uid))
 
     def _make_autoscaler(self, max_load: float, clock: Clock, *, nodes: bool) -> Autoscaler:
-        settings = AutoscalerSettings(planner=PlannerSettings(max_load=max_load), limits=self._settings.rules)
+        planner = PlannerSettings(max_load=max_load)
+        settings = AutoscalerSettings(planner, idle_interval=PLAN_TO_MAKE_SURE, limits=self._settings.rules)
         view = InformedView(self.informers, lambda: self.autoscaler.wake(), nodes=nodes)
         policy = Classic() if nodes else Bounds()
         return Autoscaler(self._cluster, view, self.agents, policy, settings, clock=clock)
@@ -270,6 +274,10 @@ class Controller:
     def _on_pod(self, delta: Delta[Any]) -> None:
         for job in self._jobs.by_index(UID, delta.obj.metadata.labels.get(JOB_UID_LABEL, "")):
             self._add(job.metadata, delta)
+
+    def _on_agents(self, key: str, state: AgentState) -> None:
+        self._on_news(key)
+        self.autoscaler.notice()
 
     def _on_news(self, key: str) -> None:
         namespace, name, _ = key.split("/")

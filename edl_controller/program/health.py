@@ -50,7 +50,7 @@ class Health:
         self._barred = barred
         self._clock = clock
         self._lock = threading.Lock()
-        self._rounds, self._round_seen = 0, clock()
+        self._turns, self._turn_seen = 0, clock()
 
     def healthz(self) -> Reply:
         """Whether the loops turn."""
@@ -73,10 +73,10 @@ class Health:
         autoscaler = self._controller.autoscaler
         if self._controller.ready:
             with self._lock:
-                if autoscaler.rounds != self._rounds:
-                    self._rounds, self._round_seen = autoscaler.rounds, now
-                if now - self._round_seen > STUCK:
-                    found.append(f"autoscaler: no round for {now - self._round_seen:.0f} s")
+                if autoscaler.turns != self._turns:
+                    self._turns, self._turn_seen = autoscaler.turns, now
+                if now - self._turn_seen > STUCK:
+                    found.append(f"autoscaler: no turn for {now - self._turn_seen:.0f} s")
         if not self._elects():
             found.append("leader election: its thread has ended")
         return found

@@ -21,6 +21,9 @@ STOP_WITHIN = 30.0
 STOP_SEEN = 0.1
 """Seconds within which the program's stop, or a part's end, is seen."""
 
+END_SEEN = 1.0
+"""Seconds within which it is seen, while all run, that a part has ended by itself; the stop is seen at once."""
+
 log = logging.getLogger(__name__)
 
 
@@ -114,7 +117,7 @@ class Manager:
                 log.debug("%s is ready", component.name)
             else:
                 self._started.set()
-            while not self._ended.is_set() and not stop.wait(STOP_SEEN):
+            while not self._ended.is_set() and not stop.wait(END_SEEN):
                 pass
         finally:
             self._stop()

@@ -306,6 +306,44 @@ def test_another_cluster_at_the_same_place_shows(
     eventually(lambda: states.get(JOB).cluster_id not in (0, before), 20.0, "the new cluster is noticed")
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param("edl_controller.agent_state.read_state", id="while a job is read"),
+        pytest.param("edl_controller.agent_store.Store.look", id="while a resting store is looked at"),
+    ],
+)
+def test_reading_outlives_faults_of_its_own(
+    states: AgentStates,
+    access: EtcdAccess,
+    etcd: SharedEtcd,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    states.watch(JOB, access, prefix)
+    fresh(states)
+    failures = threading.Semaphore(0)
+
+    def fail(*args: object) -> None:
+        failures.release()
+        raise ZeroDivisionError("a fault of this program")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, fail)
+        states.refresh(JOB)
+        for _ in range(5):  # more than there are threads
+            assert failures.acquire(timeout=20)
+        if broken.endswith("read_state"):
+            eventually(lambda: states.get(JOB).error == "a fault of this program", 20.0, "it is told")
+    with EtcdClient(etcd.client_url, 1, prefix=prefix, ttl=5) as pserver:
+        pserver.register(7164, host="127.0.0.1")
+        eventually(lambda: len(states.get(JOB).pservers) == 1, 20.0, "reading goes on")
+    assert states.get(JOB).error == ""
+    assert [record.levelname for record in caplog.records if "unexpectedly" in record.message] == ["ERROR"]
+
+
 def test_closing_ends_all_threads_even_while_a_store_is_silent(
     proxy: TcpProxy, access: EtcdAccess, prefix: str
 ) -> None:

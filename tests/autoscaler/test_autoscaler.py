@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from edl_controller.api.kinds import JOBS, PODS, TRAINING_JOBS
 from edl_controller.api.meta import find_condition
+from edl_controller.core.agents import AgentState
 from edl_controller.core.names import IN_SERVICE_GATE
 from edl_controller.core.placement import is_ready
 from edl_controller.core.scaling import ScalingView
 from edl_controller.errors import Conflict, Unavailable
-from tests.autoscaler.sim_rooms import Room, training_job
+from tests.autoscaler.sim_rooms import FULL, NoAgents, Room, training_job
 from tests.bench.waiting import eventually
 
 
@@ -235,3 +239,102 @@ def test_it_runs_by_itself_and_says_what_changed(room: Room) -> None:
         stop.set()
         thread.join(5)
     assert not thread.is_alive()
+
+
+class _Heard(NoAgents):
+    """Agents that all say the same."""
+
+    state = AgentState()
+
+    def get(self, job: str) -> AgentState:
+        return self.state
+
+
+@pytest.fixture
+def resting() -> Iterator[Room]:
+    """One whose Autoscaler runs by itself, and rests for an hour of the room's clock where nothing happens."""
+    settings = replace(FULL, interval=0.01, busy_interval=0.01, idle_interval=3600.0)
+    found = Room(agents=_Heard(), settings=settings)
+    found.world.add_node("n1", cpu="4")
+    stop = threading.Event()
+    thread = threading.Thread(target=found.scaler.run, args=(stop,))
+    thread.start()
+    yield found
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def turned(room: Room, turns: int = 3) -> float:
+    """Let the loop turn, and tell of when its plan is then."""
+    before = room.scaler.turns
+    eventually(lambda: room.scaler.turns >= before + turns, 10.0, "the loop turns")
+    return room.scaler.plan.time
+
+
+def planned_since(room: Room, plan: float) -> bool:
+    return turned(room) != plan
+
+
+def set_back(room: Room, seconds: float) -> None:
+    """As somebody sets a machine's clock; the room's own never goes back."""
+    room.world.clock._now -= seconds
+
+
+@pytest.mark.parametrize(
+    ("what", "happen"),
+    [
+        ("the clock was set back", lambda room: set_back(room, 60)),
+        ("a long time is over", lambda room: room.world.clock.set(room.world.clock.wall() + 3601)),
+        ("agents have news", lambda room: room.scaler.notice()),
+        ("the cluster has news", lambda room: room.scaler.wake()),
+        ("a job is new", lambda room: room.submit(training_job("b", 1, 1))),
+        ("a job is gone", lambda room: room.scaler.on_del(room.world.cluster.get(TRAINING_JOBS, "ns", "a"))),
+    ],
+)
+def test_no_round_is_made_without_a_reason(resting: Room, what: str, happen: Callable[[Room], object]) -> None:
+    """A thousand jobs at rest cost nearly nothing (`docs/benchmarks.md`)."""
+    resting.submit(training_job("a", 1, 1))
+    turned(resting)
+    plans = []
+    for _ in range(3):
+        resting.world.clock.set(resting.world.clock.wall() + 1)
+        plans.append(turned(resting))
+    assert len({*plans}) == 1, "no round though nothing happened"
+    resting.world.clock.set(resting.world.clock.wall() + 1)
+    happen(resting)
+    eventually(partial(planned_since, resting, plans[0]), 10.0, what)
+
+
+def test_the_end_of_a_cooldown_is_a_reason(resting: Room) -> None:
+    resting.submit(training_job("a", 1, 2, scale_up_cooldown_seconds=30))
+
+    def has(size: int) -> bool:
+        resting.world.advance(0.1)
+        return resting.size("a") == size
+
+    eventually(lambda: has(2), 10.0, "it grows")
+    resting.edit("a", trainer=training_job("a", 1, 3).spec.trainer)
+    turned(resting, 5)
+    assert resting.size("a") == 2
+    resting.world.clock.set(resting.world.clock.wall() + 31)
+    eventually(lambda: has(3), 10.0, "it grows once more")
+
+
+def test_agents_that_are_unheard_for_no_known_reason_leave_no_rest(resting: Room) -> None:
+    """Where this process itself was stopped for a while they are heard again, and have no news to tell."""
+    agents = resting.agents
+    assert isinstance(agents, _Heard)
+    agents.state = AgentState(observed=resting.world.clock.wall())
+    resting.submit(training_job("a", 1, 1, mode="Sidecar"))
+    plan = turned(resting)
+    resting.world.clock.set(resting.world.clock.wall() + 1)
+    assert turned(resting) == plan, "heard just now: rest"
+    for error, rests in [("", False), ("etcd does not answer", True)]:
+        agents.state = AgentState(observed=resting.world.clock.wall() - 60, error=error)
+        resting.scaler.notice()
+        resting.world.clock.set(resting.world.clock.wall() + 1)
+        eventually(partial(planned_since, resting, plan), 10.0, "a round")
+        plan = turned(resting)
+        resting.world.clock.set(resting.world.clock.wall() + 1)
+        assert (turned(resting) == plan) is rests, error

@@ -53,17 +53,21 @@ def test_loops_that_do_not_turn(running: Running) -> None:
     assert b"pods: no turn for " in page.body
 
 
-def test_an_autoscaler_without_rounds(running: Running) -> None:
+def test_an_autoscaler_that_hangs(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert running.health.stuck() == []
     autoscaler = running.controller.autoscaler
-    assert autoscaler is not None
-    held = threading.Event()
-    autoscaler.round = lambda: held.wait(60)  # type: ignore[method-assign]
-    rounds = autoscaler.rounds
-    eventually(lambda: autoscaler.rounds > rounds, 30)
+    held, hangs = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        hangs.set()
+        return held.wait(60)
+
+    monkeypatch.setattr(autoscaler, "round", hang)
+    autoscaler.wake()
+    assert hangs.wait(30)
     running.health.stuck()
     running.later = STUCK + 1.0
-    assert any(line.startswith("autoscaler: no round for ") for line in running.health.stuck())
+    assert any(line.startswith("autoscaler: no turn for ") for line in running.health.stuck())
     held.set()
 
 

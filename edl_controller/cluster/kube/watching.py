@@ -33,7 +33,7 @@ SERVER_ENDS = (240, 300)
 """Seconds after which the server is asked to end a watch."""
 SILENCE = 90.0
 """Seconds without a byte after which a watch is given up: the server sends a bookmark about every minute."""
-STOP_SEEN = 0.2
+STOP_SEEN = 0.4
 """Seconds within which a waiting watch is stopped."""
 LONGEST_LINE = 64 << 20
 """Bytes; no object is so big."""
