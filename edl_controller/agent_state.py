@@ -17,16 +17,17 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from edl_agent import errors
 from edl_agent.clock import Clock, SystemClock
 from edl_agent.drain_request import DrainRequest
 from edl_agent.etcd import kv as parts
-from edl_agent.etcd import wire
-from edl_agent.keys import KeySchema, prefix_end
+from edl_agent.keys import KeySchema
 from edl_controller.agent_reading import read_state
 from edl_controller.agent_store import DEADLINE, EtcdAccess, Store
 from edl_controller.core.agents import NEVER_SEEN, AgentState
+from edl_controller.job_prefixes import delete_keys, job_keys, list_prefixes
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +37,11 @@ INTERVAL = 1.0
 READS_PER_SECOND = 200
 """Of all jobs together; with more of them each is read more rarely."""
 
-JOBS = "/edl/jobs/"
-"""Below it are the prefixes of all jobs that share an etcd (`edl_controller.core.names.etcd_prefix`)."""
-
 _OUTAGES = (errors.Unavailable, errors.DeadlineExceeded, errors.UnknownOutcome, errors.AuthenticationFailed)
 """Faults of the store, not of one job's keys."""
 
 Callback = Callable[[str, AgentState], object]
+T = TypeVar("T")
 
 
 @dataclass
@@ -171,21 +170,12 @@ class AgentStates:
         """Delete all keys of a vanished job. Takes up to `DEADLINE` seconds.
 
         Raises:
-            ConfigurationError: the prefix is not that of one job below `JOBS`.
+            ConfigurationError: the prefix is not that of one job below `job_prefixes.JOBS`.
             EdlAgentError: etcd did not do it.
         """
-        keys = KeySchema(prefix)
-        if not prefix.startswith(JOBS) or prefix.count("/") != 5:
-            raise errors.ConfigurationError(f"{prefix!r} is not the prefix of one job: {JOBS}<namespace>/<name>/<uid>")
-        start = keys.full("/")
-
-        def delete(store: Store) -> None:
-            if not self._may_write():
-                return
-            operation = parts.delete_op(start, prefix_end(start))
-            store.kv.txn([], [operation], [], self._clock.monotonic() + DEADLINE)
-
-        self._borrow(access, delete)
+        keys = job_keys(prefix)
+        if self._may_write():
+            self._borrow(access, lambda store: delete_keys(store, keys, self._clock.monotonic() + DEADLINE))
 
     def prefixes(self, access: EtcdAccess) -> tuple[str, ...]:
         """Return the prefixes of all jobs that have keys in this etcd. Takes one call for each of them.
@@ -193,22 +183,7 @@ class AgentStates:
         Raises:
             EdlAgentError: etcd did not answer.
         """
-        found: list[str] = []
-
-        def look(store: Store) -> None:
-            start, end = JOBS.encode(), prefix_end(JOBS.encode())
-            while True:
-                request = wire.RangeRequest(key=start, range_end=end, limit=1, keys_only=True)
-                pairs = store.connection.call(wire.RANGE, request, self._clock.monotonic() + DEADLINE).kvs
-                if not pairs:
-                    return
-                first = pairs[0].key
-                of_job = b"/".join(first.split(b"/")[:6])
-                found.append(of_job.decode(errors="replace"))
-                start = prefix_end(of_job + b"/") if of_job != first else first + b"\0"
-
-        self._borrow(access, look)
-        return tuple(found)
+        return self._borrow(access, lambda store: list_prefixes(store, self._clock))
 
     def close(self, timeout: float = 5.0) -> None:
         """End all reading. Idempotent."""
@@ -223,15 +198,14 @@ class AgentStates:
 
     # --- inside ---
 
-    def _borrow(self, access: EtcdAccess, use: Callable[[Store], None]) -> None:
+    def _borrow(self, access: EtcdAccess, use: Callable[[Store], T]) -> T:
         with self._changed:
             store = self._stores.get(access)
         if store is not None:
-            use(store)
-            return
+            return use(store)
         own = Store(access, self._clock)
         try:
-            use(own)
+            return use(own)
         finally:
             own.connection.close()
 

@@ -1,7 +1,7 @@
 """The Controller: brings each TrainingJob in line with what its user wrote, level-triggered, with bounded workers.
 
 A worker gets a key, reads the job, its children and what its agents say, lets `core.lifecycle.decide` (pure), takes
-the actions, and writes the status last and only if it differs.
+the actions, and has the status written (`job_status`) last and only if it differs.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from edl_controller.agent_store import EtcdAccess
 from edl_controller.api import conditions as known
 from edl_controller.api.kinds import JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, UNREADABLE
 from edl_controller.api.meta import ObjectMeta, find_condition
-from edl_controller.api.v1 import TrainingJob, TrainingJobStatus
+from edl_controller.api.v1 import TrainingJob
 from edl_controller.autoscaler import Autoscaler, AutoscalerSettings
 from edl_controller.cluster.port import Cluster, Stop
-from edl_controller.core.actions import Note
 from edl_controller.core.agents import AgentState
 from edl_controller.core.children import Children, collect_children
 from edl_controller.core.job_settings import DEFAULT_SETTINGS, JobSettings
 from edl_controller.core.lifecycle import Outcome, decide
-from edl_controller.core.merge_patch import difference
 from edl_controller.core.names import JOB_UID_LABEL, ROLES, child_name
 from edl_controller.core.planner.bounds import Bounds
 from edl_controller.core.planner.classic import Classic
 from edl_controller.core.planner.observed import job_key
 from edl_controller.core.planner.policy import PlannerSettings
 from edl_controller.core.scaling import ScalingView
-from edl_controller.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from edl_controller.errors import Conflict, Forbidden, Invalid, Unavailable
 from edl_controller.job_agents import JobAgents
+from edl_controller.job_status import StatusWriter
 from edl_controller.prefix_sweeper import PrefixSweeper
 from edl_controller.runtime.apply_actions import ActionApplier, StaleDecision
 from edl_controller.runtime.cache import Key, by_label
@@ -43,14 +42,11 @@ from edl_controller.runtime.cluster_view import InformedView
 from edl_controller.runtime.informers import Informers
 from edl_controller.runtime.logs import about
 from edl_controller.runtime.manager import STOP_WITHIN, Component, Manager
-from edl_controller.runtime.plain_text import printable
 from edl_controller.runtime.reconciler import ReconcileMetrics, Reconciler
 from edl_controller.runtime.recorder import Recorder
 from edl_controller.runtime.reflector import Delta
 from edl_controller.runtime.workqueue import Priority, QueueMetrics, WorkQueue
 
-SYNCED = "Synced"
-"""Condition: False while the controller fails to do what the job needs; the message says why."""
 QUICK_TRIES = 5
 """Passes over one job in a row, while what it was decided on turns out to be old."""
 REFUSED_RETRY = 60.0
@@ -155,6 +151,7 @@ class Controller:
         self._pods = self.informers.of(PODS, **{JOB: by_label(JOB_UID_LABEL)}).cache
         self._needed = self.informers.all()
         self.recorder = Recorder(cluster, now=clock.wall)
+        self._status = StatusWriter(cluster, self._jobs, self.recorder, clock.wall)
         self._applier = ActionApplier(cluster, self.informers, clock.wall)
         self.queue: WorkQueue[Key] = WorkQueue("trainingjobs", clock=clock.monotonic, metrics=metrics)
         self._reconciler = Reconciler(
@@ -316,7 +313,7 @@ class Controller:
             except (Forbidden, Invalid) as error:
                 log.info("The cluster refused what %s/%s needs: %s", *key, error, extra=about(TRAINING_JOBS.name, *key))
                 memory.barred = job.metadata.generation, self._now() + REFUSED_RETRY
-                self._show_failure(job, "Refused", str(error))
+                self._status.show_failure(job, "Refused", str(error))
                 return REFUSED_RETRY
             except Unavailable as error:
                 if error.retry_after is not None:  # what happens to the job meanwhile is no reason to ask again
@@ -349,7 +346,7 @@ class Controller:
         outcome = self._until_first_look(job, agents, outcome, memory.since + self._settings.agents_stale - now)
         changed = self._applier.apply(outcome.actions, job)
         self._job_agents.repair_desired(job, children, agents)
-        changed += self._write_status(job, outcome)
+        changed += self._status.write(job, outcome, self._scaling(memory.job).records)
         if not changed:
             until = float("inf") if outcome.again_after is None else now + outcome.again_after
             memory.seen = _Seen(versions, news, until)
@@ -385,111 +382,23 @@ class Controller:
         versions += ["" if trainer is None else trainer.metadata.resource_version, *_versions(pods)]
         return collect_children(job, found_sets, trainers, pods), tuple(versions)
 
-    # --- the status ---
-
-    def _write_status(self, job: TrainingJob, outcome: Outcome) -> bool:
-        status = self._with_scaling(job, outcome.status)
-        failed = find_condition(status.conditions, SYNCED)
-        if failed is not None and failed.status == "False":
-            status = self._with_synced(status, "True", "Synced", "", job)
-        written = self._patch_status(job, status)
-        for note in outcome.notes:
-            self.recorder.record(TRAINING_JOBS.reference(job), note)
-        return written
-
-    def _patch_status(self, job: TrainingJob, status: TrainingJobStatus) -> bool:
-        patch = difference(msgspec.to_builtins(job.status), msgspec.to_builtins(status))
-        if not patch:
-            return False
-        meta = job.metadata
-        try:
-            after = self._cluster.patch(
-                TRAINING_JOBS,
-                meta.namespace,
-                meta.name,
-                {"status": patch},
-                subresource="status",
-                resource_version=meta.resource_version,
-                uid=meta.uid,
-            )
-        except NotFound:
-            return False  # deleted meanwhile
-        except Conflict as error:
-            # It was decided on what has changed since: the pass is made again with what is.
-            try:
-                self._jobs.observe(self._cluster.get(TRAINING_JOBS, meta.namespace, meta.name))
-            except NotFound:
-                return False
-            raise StaleDecision(str(error)) from error
-        self._jobs.observe(after)
-        if after.status.phase != job.status.phase:
-            phase, extra = after.status.phase or "new", about(TRAINING_JOBS.name, meta.namespace, meta.name)
-            log.info("TrainingJob %s/%s is %s", meta.namespace, meta.name, phase, extra=extra)
-        return True
-
-    def _with_scaling(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
-        """Add what the autoscaler has done since."""
-        records = status.scale_records
-        for record in self._scaling(job_key(job)).records:
-            if record not in records.scale_records:
-                records = known.add_scale_record(records, record)
-        return msgspec.structs.replace(status, scale_records=records)
-
     def _scaling(self, key: str) -> ScalingView:
         return self.autoscaler.scaling_of(key)
-
-    def _with_synced(
-        self, status: TrainingJobStatus, value: str, reason: str, message: str, job: TrainingJob
-    ) -> TrainingJobStatus:
-        conditions = known.set_condition(
-            status.conditions,
-            SYNCED,
-            value,
-            reason,
-            message,
-            now=self._now(),
-            generation=job.metadata.generation,
-        )
-        return msgspec.structs.replace(status, conditions=conditions)
 
     # --- what goes wrong ---
 
     def _refuse(self, job: TrainingJob, memory: _Memory, why: str) -> None:
         """Say once of an object that cannot be read that it is so; nothing is made from it, nobody else is hindered."""
-        meta = job.metadata
-        if memory.unreadable == meta.generation:
-            return
-        message = f"the object cannot be read: {why}"
-        note = Note("Invalid", "Validate", message, warning=True)
-        conditions = known.set_condition(
-            (), known.INVALID, "True", "Unreadable", message, now=self._now(), generation=meta.generation
-        )
-        # Of what its status says nothing is known, nor of any conflict with it.
-        status = {"status": {"conditions": msgspec.to_builtins(conditions)}}
-        try:
-            self._cluster.patch(TRAINING_JOBS, meta.namespace, meta.name, status, subresource="status", uid=meta.uid)
-        except (Invalid, NotFound) as error:  # written, and the answer cannot be read; or deleted meanwhile
-            log.info("%s/%s: %s (%s)", meta.namespace, meta.name, message, error)
-        memory.unreadable = meta.generation
-        self.recorder.record(TRAINING_JOBS.reference(job), note)
+        if memory.unreadable != job.metadata.generation:
+            self._status.show_unreadable(job, why)
+            memory.unreadable = job.metadata.generation
 
     def _tell(self, key: Key, error: Exception) -> None:
         """Show on the job that passes over it fail (row K30)."""
         job = self._jobs.get(*key)
         if job is None or isinstance(error, (Conflict, Unavailable)) or self.queue.failures(key) < FAILURES_SHOWN:
             return
-        self._show_failure(job, "Failed", f"{type(error).__name__}: {error}")
-
-    def _show_failure(self, job: TrainingJob, reason: str, message: str) -> None:
-        message = printable(message, known.MESSAGE_LIMIT)
-        before = find_condition(job.status.conditions, SYNCED)
-        if before is not None and (before.status, before.reason, before.message) == ("False", reason, message):
-            return
-        self.recorder.record(TRAINING_JOBS.reference(job), Note(reason, "Sync", message, warning=True))
-        try:
-            self._patch_status(job, self._with_synced(job.status, "False", reason, message, job))
-        except ClusterError as error:
-            log.debug("The failure of %s/%s is not shown: %s", job.metadata.namespace, job.metadata.name, error)
+        self._status.show_failure(job, "Failed", f"{type(error).__name__}: {error}")
 
 
 def _versions(pods: Sequence[Any]) -> list[str]:

@@ -16,9 +16,10 @@ import pytest
 from edl_controller.api.kinds import EVENTS, JOBS, PODS, REPLICA_SETS, TRAINING_JOBS, UNREADABLE
 from edl_controller.api.meta import ObjectMeta, find_condition, is_true
 from edl_controller.api.v1 import TrainingJob
-from edl_controller.controller import SYNCED, Controller
+from edl_controller.controller import Controller
 from edl_controller.core.job_settings import JobSettings
 from edl_controller.errors import Forbidden, NotFound, Unavailable
+from edl_controller.job_status import SYNCED
 from edl_controller.machine.loops import Loops
 from edl_controller.runtime.reconciler import Reconciler
 from tests.bench.waiting import eventually, never
