@@ -21,9 +21,11 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 # More arguments for the release, such as: make release RELEASE_ARGS="--without-images --without-demo"
 RELEASE_ARGS ?=
+# More arguments for the fuzzer, such as: make fuzz FUZZ_ARGS="--seconds 60 quantity"
+FUZZ_ARGS ?=
 SOURCES := $(wildcard edl_agent edl_controller tests benchmarks docker examples protos release requirements)
 
-.PHONY: release images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
+.PHONY: release images reference help setup demo demo-agents demo-slots demo-paddle test test-paddle check bench faults security fuzz soak test-oldest protos format lock clean etcd36 kube-control-plane test-containers
 
 help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +63,11 @@ faults: $(VENV)/.ready ## every row of the fault list with its tests; fails on a
 
 security: $(VENV)/.ready ## what is promised about security, each row with its tests; fails on a row without a test or a reason
 	@$(PY) -m tests.fault_list --list tests/security.toml --mark security
+
+# atheris has wheels for some systems only.
+fuzz: $(VENV)/.ready ## libFuzzer on every parser of foreign bytes, 5 s each (FUZZ_ARGS="--seconds 60 quantity"; --help lists the parsers)
+	@if $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --only-binary :all: --no-deps -r requirements/fuzz.txt; \
+	  then $(PY) -m tests.security.fuzz $(FUZZ_ARGS); else echo "make fuzz is skipped: atheris does not install here (see above)" >&2; fi
 
 test-paddle: $(VENV)/.ready ## the tests of examples/paddle with a real PaddlePaddle (fetches 600 MB into the user's cache folder, once)
 	@$(PY) -m pytest tests/paddle -m paddle $(PYTEST_ARGS)

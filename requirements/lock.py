@@ -9,6 +9,7 @@ agent.txt       what the image of the agent holds beside the project itself, in 
 controller.txt  the same for the controller's
 examples.txt    the same for that of examples/digits
 wheel.txt       what the wheel needs with every extra, in the versions of dev.txt: what `make release` tries and judges
+fuzz.txt        libFuzzer for Python, for `make fuzz`
 release.txt     what writes the bill of materials of a release
 pip.txt         the pip that fills the images, itself in none of them
 paddle.txt      PaddlePaddle for examples/paddle and the protobuf that it needs, for Linux on x86-64
@@ -75,6 +76,7 @@ def main() -> int:
         chosen = [argument for extra in extras for argument in ("--extra", extra)]
         compile_lock(f"{name}.txt", PROJECT, *chosen, "--constraints", f"{FOLDER}/dev.txt", upgrade=upgrade)
     compile_lock("wheel.txt", PROJECT, "--all-extras", "--constraints", f"{FOLDER}/dev.txt", upgrade=upgrade)
+    compile_lock("fuzz.txt", "--group", "fuzz", upgrade=upgrade)
     compile_lock("release.txt", "--group", "release", upgrade=upgrade)
     compile_lock("pip.txt", f"{FOLDER}/pip.in", upgrade=upgrade)
     # On Windows PaddlePaddle forbids the protobuf that it needs.
