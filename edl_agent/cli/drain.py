@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from edl_agent.cli.durations import POSITIVE_SECONDS, SECONDS
 from edl_agent.cli.failures import OK, UNREACHED, say_error
 from edl_agent.errors import ConfigurationError, Unavailable
 from edl_agent.launcher.asking import ask, find
@@ -21,13 +22,13 @@ _PAUSE = 0.1
 @click.option("--socket", metavar="PATH", help="A sidecar's socket; default EDL_SOCKET, where no launcher is named.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     metavar="S",
     help="Time for the drain; default the launcher's --drain-seconds, a sidecar's the --timeout.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE_SECONDS,
     default=25.0,
     show_default=True,
     metavar="S",

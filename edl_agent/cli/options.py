@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import click
 
+from edl_agent.cli.durations import POSITIVE_SECONDS
 from edl_agent.cli.failures import OK, set_where
 from edl_agent.cli.output import silence
 from edl_agent.client import EtcdClient
@@ -15,9 +16,6 @@ from edl_agent.clock import Clock, SystemClock
 from edl_agent.config import DEFAULT_DIAL_TIMEOUT, DEFAULT_TTL, Reclaim, Settings, make_settings
 from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.identity import TlsFiles
-
-SECONDS = click.FloatRange(min=0, min_open=True)
-"""A positive number of seconds."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ _OPTIONS = [
     ),
     click.option(
         "--ttl",
-        type=SECONDS,
+        type=POSITIVE_SECONDS,
         envvar="EDL_TTL",
         default=DEFAULT_TTL,
         show_default=True,
@@ -122,14 +120,14 @@ _OPTIONS = [
     ),
     click.option(
         "--dial-timeout",
-        type=SECONDS,
+        type=POSITIVE_SECONDS,
         default=None,
         metavar="S",
         help=f"Seconds to find a member that answers; default {DEFAULT_DIAL_TIMEOUT:g}, at most the --ttl.",
     ),
     click.option(
         "--timeout",
-        type=SECONDS,
+        type=POSITIVE_SECONDS,
         default=None,
         metavar="S",
         help="Seconds for the whole command, default 5; register: until a slot is held, default no limit.",

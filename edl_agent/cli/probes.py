@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import click
 
+from edl_agent.cli.durations import POSITIVE_SECONDS
 from edl_agent.cli.failures import ABSENT, OK, UNREACHED, say_error
 from edl_agent.cli.output import say
 from edl_agent.errors import Unavailable
@@ -13,9 +14,7 @@ from edl_agent.launcher.asking import ask, find
 _CONTROL = click.option(
     "--control", metavar="PATH", help="The launcher's socket; default EDL_CONTROL, else the only one of this user."
 )
-_TIMEOUT = click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True, metavar="S"
-)
+_TIMEOUT = click.option("--timeout", type=POSITIVE_SECONDS, default=2.0, show_default=True, metavar="S")
 
 
 def _probe(target: str) -> Callable[[str | None, float], int]:

@@ -10,8 +10,9 @@ from typing import Literal
 import click
 
 from edl_agent.address import check_port, configured_host
+from edl_agent.cli.durations import POSITIVE_SECONDS
 from edl_agent.cli.failures import report
-from edl_agent.cli.options import SECONDS, Common, shared_options
+from edl_agent.cli.options import Common, shared_options
 from edl_agent.errors import ConfigurationError, EdlAgentError
 from edl_agent.keys import Role
 from edl_agent.launcher.asking import socket_path
@@ -67,7 +68,7 @@ def _signal_number(name: str) -> int:
 )
 @click.option(
     "--backoff",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     default=1.0,
     show_default=True,
     metavar="S",
@@ -103,13 +104,13 @@ def _signal_number(name: str) -> int:
 @click.option("--checkpoint-signal", metavar="SIG", help="In place of a hook: sent to the command, which then ends.")
 @click.option(
     "--drain-seconds",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     metavar="S",
     help=f"From SIGTERM to the end, at most; default {_PSERVER_DRAIN:g} for pservers, {_TRAINER_DRAIN:g} for trainers.",
 )
 @click.option(
     "--stop-grace",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     metavar="S",
     help=f"From the command's SIGTERM to SIGKILL; default {_PSERVER_GRACE:g} for pservers, {_TRAINER_GRACE:g} for "
     "trainers. None when the slot is lost.",
@@ -134,7 +135,7 @@ def _signal_number(name: str) -> int:
 )
 @click.option(
     "--progress-timeout",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     default=300.0,
     show_default=True,
     metavar="S",

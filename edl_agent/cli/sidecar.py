@@ -5,8 +5,9 @@ import signal
 
 import click
 
+from edl_agent.cli.durations import POSITIVE_SECONDS
 from edl_agent.cli.failures import OK
-from edl_agent.cli.options import SECONDS, Common, shared_options
+from edl_agent.cli.options import Common, shared_options
 from edl_agent.cli.output import print_json
 from edl_agent.client import EtcdClient
 from edl_agent.errors import ConfigurationError
@@ -45,18 +46,18 @@ _log = logging.getLogger(__name__)
 @click.option("--tls-client-ca", metavar="FILE", help="TCP: programs must show a certificate of this CA.")
 @click.option(
     "--hang-seconds",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     default=HANG,
     show_default=True,
     metavar="S",
     help="A program whose connection does not answer pings for so long counts as dead.",
 )
 @click.option(
-    "--report-interval", type=SECONDS, default=5.0, show_default=True, metavar="S", help="Between two reports."
+    "--report-interval", type=POSITIVE_SECONDS, default=5.0, show_default=True, metavar="S", help="Between two reports."
 )
 @click.option(
     "--drain-seconds",
-    type=SECONDS,
+    type=POSITIVE_SECONDS,
     default=20.0,
     show_default=True,
     metavar="S",

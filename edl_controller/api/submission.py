@@ -34,7 +34,7 @@ def read(text: str | bytes, settings: Settings = Settings()) -> list[TrainingJob
     Raises:
         InvalidTrainingJob: all faults of all documents; where there are several, the path begins with ``document N``.
     """
-    found = documents.load(text)
+    found = [one for document in documents.load(text) for one in _items(document)]
     if not found:
         raise InvalidTrainingJob([Fault("", "Required", "there is no document in it")])
     jobs: list[TrainingJob] = []
@@ -51,6 +51,14 @@ def read(text: str | bytes, settings: Settings = Settings()) -> list[TrainingJob
     if faults:
         raise InvalidTrainingJob(faults)
     return jobs
+
+
+def _items(document: Any) -> list[Any]:
+    """Return what is in a list of objects, as commands that get several of them print it; else the document itself."""
+    if isinstance(document, dict) and document.get("kind") in ("List", f"{TRAINING_JOBS.name}List"):
+        items = document.get("items")
+        return items if isinstance(items, list) else []
+    return [document]
 
 
 def read_document(document: Any, settings: Settings = Settings()) -> TrainingJob:  # noqa: B008 - frozen

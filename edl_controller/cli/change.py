@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edl_agent.cli.durations import SECONDS
 from edl_controller import errors
 from edl_controller.cli.target import connected, namespace_option, root_option
 from edl_controller.cli.words import OBJECT_NAME
@@ -105,7 +106,7 @@ def _patch_checked(cluster: LocalCluster, job: TrainingJob, patch: dict[str, Any
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Delete the jobs of this file; - is stdin.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of the namespace.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until their pods are gone, too.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="S", help="Longest wait, in seconds.")
+@click.option("--timeout", type=SECONDS, default=60.0, show_default=True, metavar="S", help="Longest wait, in seconds.")
 @namespace_option
 @root_option
 def delete(
@@ -123,6 +124,8 @@ def delete(
 
     if not (names or files or everything):
         raise click.UsageError("name jobs, or give -f FILE or --all")
+    if everything and (names or files):
+        raise click.UsageError("--all and names (or -f FILE) do not go together: nothing was deleted")
     with connected(root) as cluster:
         targets = [(namespace, name) for name in names]
         targets += [(job.metadata.namespace or namespace, job.metadata.name) for job in read_jobs(files)]
@@ -155,13 +158,18 @@ _SAY_AFTER = 2.0
 """Seconds after which people are told what is waited for."""
 
 
+_NAMED = 5
+"""Pods that are named of those that are waited for."""
+
+
 def _until_gone(cluster: LocalCluster, job: TrainingJob, end: float) -> None:
     from edl_controller.api.kinds import PODS
     from edl_controller.core.names import JOB_UID_LABEL
 
     meta, said = job.metadata, time.monotonic() + _SAY_AFTER
     while left := cluster.list(PODS, meta.namespace, labels={JOB_UID_LABEL: meta.uid}).items:
-        names = ", ".join(one.metadata.name for one in left)
+        names = ", ".join(one.metadata.name for one in left[:_NAMED])
+        names += f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         if time.monotonic() > end:
             raise errors.Unavailable(f"trainingjob {meta.name!r} is deleted, but pods are still there: {names}")
         if time.monotonic() > said:

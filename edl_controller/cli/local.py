@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edl_agent.cli.commands import Entry, LazyGroup
+from edl_agent.cli.durations import SECONDS
 from edl_controller import errors
 from edl_controller.cli.target import local_state, namespace_option, root_option
 from edl_controller.cli.target import serving as find_serving
@@ -79,6 +80,11 @@ def up(foreground: bool, nodes: tuple[str, ...], images: Path | None, root: Path
     state = local_state(root)
     node_sizes.read(nodes)  # a fault is told here, not in a log
     if serving := state.serving():
+        if nodes or images:
+            raise errors.ConfigurationError(
+                f"a cluster is up already in {state.root} (process {serving.pid}), with its own nodes and images:"
+                " `edl local down` first, or name another --root"
+            )
         click.echo(f"already up (process {serving.pid}, {state.root})")
         return
     if foreground:
@@ -132,14 +138,28 @@ def _end_of(path: Path, begin: int) -> str:
 def down(purge: bool, root: Path | None) -> None:
     """Stop the cluster of this machine with all its pods. Jobs are kept, and go on at the next `up`."""
     state = local_state(root)
-    serving = state.serving()
+    if purge and state.foreign:
+        raise errors.ConfigurationError(f"{state.root} is no cluster's folder: nothing is removed")
+    serving = _settled(state)
     if serving is not None:
         _stop(state, serving.pid)
-    elif state.taken():
-        raise errors.Unavailable(f"the cluster in {state.root} starts or stops just now: try again")
     click.echo("down" if serving else "was not up")
     if purge:
         _purge(state)
+
+
+def _settled(state: LocalState) -> Serving | None:
+    """Return who serves the cluster, once it neither starts nor stops any more.
+
+    Raises:
+        Unavailable: it takes too long.
+    """
+    end = time.monotonic() + _DOWN_WITHIN
+    while (serving := state.serving()) is None and state.taken():
+        if time.monotonic() > end:
+            raise errors.Unavailable(f"the cluster in {state.root} neither starts nor stops; see {state.log}")
+        threading.Event().wait(_LOOK_EVERY)
+    return serving
 
 
 def _stop(state: LocalState, pid: int) -> None:
@@ -200,7 +220,7 @@ def status(root: Path | None) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @node_option
 @images_option
-@click.option("--timeout", type=float, metavar="S", help="Give up after so many seconds.  [default: never]")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up after so many seconds.  [default: never]")
 @click.option("--plain", is_flag=True, help="Plain lines also on a terminal.")
 @click.option("--keep", is_flag=True, help="Keep objects and logs in --root (else they are removed at the end).")
 @namespace_option

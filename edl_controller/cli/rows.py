@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edl_controller.api import timestamps
+from edl_controller.api.conditions import SUSPENDED
 from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.events import Event
 from edl_controller.api.kinds import (
@@ -19,7 +20,7 @@ from edl_controller.api.kinds import (
     TRAINING_JOBS,
     Kind,
 )
-from edl_controller.api.meta import is_true
+from edl_controller.api.meta import find_condition, is_true
 from edl_controller.api.nodes import Node
 from edl_controller.api.pods import Pod
 from edl_controller.api.v1 import TrainingJob
@@ -42,9 +43,12 @@ def duration(seconds: float) -> str:
 
 def _training_job(job: TrainingJob, now: float) -> tuple[Row, Row]:
     status, spec = job.status, job.spec
+    # A phase is a word of the original's, which knew no suspension.
+    suspended = find_condition(status.conditions, SUSPENDED)
+    phase = suspended.reason.lower() if suspended and suspended.status == "True" else status.phase or "new"
     bounds = f"{spec.trainer.min_instance}..{spec.trainer.max_instance}"
     return [
-        status.phase or "new",
+        phase,
         f"{status.trainers}/{status.desired_trainers}",
         f"{status.pservers}/{spec.pserver.min_instance or 0}",
     ], [bounds, status.agents.rate if status.agents else "", status.reason]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from edl_agent.cli.durations import SECONDS
 from edl_controller import errors
 from edl_controller.cli.target import connected, namespace_option, root_option
 
@@ -29,7 +30,7 @@ def read_jobs(files: tuple[str, ...]) -> list[TrainingJob]:
     jobs: list[TrainingJob] = []
     faults: list[errors.Fault] = []
     for name in files:
-        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = _stdin() if name == "-" else Path(name).read_bytes()
         try:
             jobs += submission.read(text)
         except errors.InvalidTrainingJob as error:
@@ -38,6 +39,12 @@ def read_jobs(files: tuple[str, ...]) -> list[TrainingJob]:
     if faults:
         raise errors.InvalidTrainingJob(faults)
     return jobs
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise errors.ConfigurationError("- reads stdin, which is closed")
+    return sys.stdin.buffer.read()
 
 
 def put(cluster: LocalCluster, job: TrainingJob) -> str:
@@ -93,7 +100,7 @@ def _check_pservers(cluster: LocalCluster, there: TrainingJob, wanted: TrainingJ
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--dry-run", is_flag=True, help="Only check, and say what would be submitted.")
 @click.option("--wait", is_flag=True, help="Wait until the jobs have ended; exit 6 when one failed.")
-@click.option("--timeout", type=float, metavar="S", help="Longest wait, in seconds.  [default: none]")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Longest wait, in seconds.  [default: none]")
 @namespace_option
 @root_option
 def submit(

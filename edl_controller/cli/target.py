@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edl_controller.cli.failures import NotUp
+from edl_controller.cli.words import NAMESPACE
 
 if TYPE_CHECKING:
     from edl_controller.cluster.local import LocalCluster
@@ -18,11 +19,21 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class _Folder(click.Path):
+    """A folder; an empty word, such as that of a variable that is not set, is none, and not the present folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty word."""
+        if value == "":
+            self.fail("'' is no folder.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def root_option(command: Command) -> Command:
     """Add ``--root``: the folder of the cluster of this machine."""
     return click.option(
         "--root",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=_Folder(file_okay=False, path_type=Path),
         envvar="EDL_LOCAL_ROOT",
         show_envvar=True,
         help="Folder of the cluster of this machine.  [default: $XDG_STATE_HOME/edl/local]",
@@ -34,6 +45,7 @@ def namespace_option(command: Command) -> Command:
     return click.option(
         "-n",
         "--namespace",
+        type=NAMESPACE,
         envvar="EDL_NAMESPACE",
         default="default",
         show_default=True,

@@ -40,6 +40,20 @@ def find(word: str) -> Kind[Any]:
     return kind
 
 
+class NamespaceName(_Type):
+    """The name of a namespace, by the rule of Kubernetes: nothing else can be one, nor part of a key."""
+
+    name = "namespace"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what cannot be one."""
+        from edl_controller.api.names import is_label
+
+        if not is_label(value):
+            self.fail(f"{value!r} is no name of a namespace: at most 63 of a-z 0-9 -", param, ctx)
+        return value
+
+
 class KindName(_Type):
     """A kind, or ``KIND/NAME``."""
 
@@ -78,4 +92,4 @@ class ObjectName(_Type):
         return []
 
 
-OBJECT_NAME, KIND_NAME = ObjectName(), KindName()
+OBJECT_NAME, KIND_NAME, NAMESPACE = ObjectName(), KindName(), NamespaceName()

@@ -66,9 +66,28 @@ class LocalState:
         """Return the file in which a cluster in the background writes its log."""
         return self.root / "controller.log"
 
+    @property
+    def _lock_file(self) -> Path:
+        return self.root / "serving.lock"
+
+    @property
+    def foreign(self) -> bool:
+        """Tell whether the folder holds something, but no cluster: what is in it was made by others."""
+        names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
+        return bool(names) and self._lock_file.name not in names
+
     def make(self) -> None:
-        """Make the folder. Raises OSError where that is not possible."""
+        """Make the folder.
+
+        Raises:
+            ConfigurationError: it holds something else: that would be mixed up with the cluster's files, and removed
+                with them.
+            OSError: that is not possible.
+        """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.foreign:
+            raise errors.ConfigurationError(f"{self.root} is not empty and no cluster's folder: name another --root")
+        self._lock_file.touch()
 
     def take(self) -> None:
         """Become the one process that serves this cluster, until `release` or the end of the process.
@@ -77,7 +96,7 @@ class LocalState:
             Unavailable: another process serves it.
         """
         self.make()
-        file = (self.root / "serving.lock").open("ab")
+        file = self._lock_file.open("ab")
         for tries_left in reversed(range(_TRIES)):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +138,7 @@ class LocalState:
         if self._lock is not None:
             return True
         try:
-            with (self.root / "serving.lock").open("ab") as file:
+            with self._lock_file.open("rb") as file:  # looking makes no file
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

@@ -14,6 +14,10 @@ PODS = 110
 """Pods of one node: Kubernetes' own default (``maxPods`` of the kubelet)."""
 
 
+_LEAST = ("1m", "1Mi", "1")
+"""CPU, memory and pods: with less nothing can ever run there, and a unit was probably forgotten."""
+
+
 @dataclass(frozen=True)
 class NodeSize:
     """A virtual node, and what it claims to have."""
@@ -41,8 +45,9 @@ def _one(text: str) -> NodeSize:
     parts = amounts.split(",")
     if not NAME.fullmatch(name) or len(parts) not in (2, 3) or not all(parts):
         raise errors.ConfigurationError(f"{text!r} is no node: write NAME=CPU,MEMORY, such as node-0=8,16Gi")
-    for part in parts:
-        quantity.parse(part)
+    for part, least, what in zip(parts, _LEAST, ("CPU", "memory", "pods"), strict=False):
+        if quantity.resource(part) < quantity.parse(least):
+            raise errors.ConfigurationError(f"{text!r}: {what}: {part} is too little for a node: at least {least}")
     pods = parts[2] if len(parts) == 3 else str(PODS)
     return NodeSize(name, {"cpu": parts[0], "memory": parts[1], "pods": pods})
 

@@ -72,6 +72,18 @@ def test_several_documents() -> None:
     assert [job.metadata.name for job in jobs] == ["j", "k"]
 
 
+@pytest.mark.parametrize("kind", ["List", "TrainingJobList"])
+def test_a_list_is_what_is_in_it(kind: str) -> None:
+    """As `kubectl get -o yaml` and `edl get -o yaml` print several objects."""
+    job = yaml.safe_load(f"{HEAD}spec: {{trainer: {{entrypoint: a}}}}\n")
+    other = {**job, "metadata": {"name": "k"}}
+    jobs = submission.read(json.dumps({"apiVersion": "v1", "kind": kind, "items": [job, other]}))
+    assert [job.metadata.name for job in jobs] == ["j", "k"]
+    for nothing in (None, "x", 3):
+        (fault,) = faults_of(json.dumps({"apiVersion": "v1", "kind": kind, "items": nothing}))
+        assert fault.message == "there is no document in it"
+
+
 def test_the_faults_of_all_documents_are_named_with_their_number() -> None:
     good = f"{HEAD}spec: {{trainer: {{entrypoint: a}}}}\n"
     faults = faults_of(f"{good}---\n{HEAD}spec: {{port: x}}\n---\nkind: Pod\n---\n{HEAD}spec: {{passes: -1}}\n")

@@ -45,6 +45,13 @@ def test_a_created_object_has_identity_and_is_read_back(world: World) -> None:
     assert world.cluster.get(CONFIG_MAPS, world.namespace, "a") == made
 
 
+@pytest.mark.parametrize("namespace", ["a/b", "../x", "-a"])
+def test_what_cannot_be_a_namespace_is_none(world: World, namespace: str) -> None:
+    """A slash in it would be a key, or a path, of something else."""
+    with pytest.raises((Invalid, NotFound)):
+        world.cluster.create(ConfigMap(metadata=ObjectMeta(name="a", namespace=namespace), data={"x": "1"}))
+
+
 def test_a_name_is_taken_once(world: World) -> None:
     first = world.cluster.create(config_map(world, "a"))
 

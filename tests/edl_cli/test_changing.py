@@ -68,7 +68,7 @@ def test_a_suspended_job_has_no_pods_and_a_resumed_one_runs(machine: Machine) ->
     assert machine.edl("suspend", "rests").stdout == "trainingjob/rests suspended\n"
     assert machine.edl("suspend", "rests").stdout == "trainingjob/rests unchanged\n"
     eventually(lambda: not machine.pods_of("rests"), 30, "end of its pods", interval=0.3)
-    assert machine.edl("get", "tj", "rests", "-o", "wide").stdout.splitlines()[1].split()[1] == "creating"
+    assert machine.edl("get", "tj", "rests", "-o", "wide").stdout.splitlines()[1].split()[1] == "suspended"
     assert machine.edl("resume", "tj/rests").stdout == "trainingjob/rests resumed\n"
     machine.until_phase("rests", "running")
     machine.edl("delete", "rests")
@@ -100,6 +100,25 @@ def test_deletion_takes_the_pods_and_names_what_is_not_there(machine: Machine) -
     assert done.stdout == "trainingjob/goes deleted\ntrainingjob/goes-too deleted\n"
     assert "no trainingjob 'nobody'" in done.stderr
     assert not machine.pods_of("goes")
+
+
+def test_all_and_names_do_not_go_together_and_delete_nothing(machine: Machine) -> None:
+    path = machine.file(job("kept", trainer=["true"]))
+    machine.edl("submit", "-n", "apart", path)
+    for arguments in (("--all", "kept"), ("--all", "nobody"), ("--all", "-f", path), ("kept", "--all")):
+        done = machine.edl("delete", "-n", "apart", *arguments, status=2)
+        assert "--all and names (or -f FILE) do not go together: nothing was deleted" in done.stderr
+    assert machine.edl("get", "tj", "-n", "apart", "-o", "name").stdout == "trainingjob/kept\n"
+    machine.edl("delete", "-n", "apart", "--all")
+
+
+def test_what_is_printed_can_be_submitted_again(machine: Machine) -> None:
+    machine.edl("submit", "-n", "printed", machine.file(job("one", trainer=["true"]), job("two", trainer=["true"])))
+    for form in ("yaml", "json"):
+        text = machine.edl("get", "tj", "-n", "printed", "-o", form).stdout
+        done = machine.edl("submit", "-", stdin=text).stdout
+        assert done == "trainingjob/one unchanged\ntrainingjob/two unchanged\n"
+    machine.edl("delete", "-n", "printed", "--all")
 
 
 def test_deletion_without_waiting(machine: Machine) -> None:

@@ -73,8 +73,44 @@ def test_purge_removes_what_was_kept(own_machine: Machine) -> None:
     assert own_machine.edl("get", "tj").stderr == "no trainingjobs found in namespace default\n"
 
 
+def test_a_folder_of_others_is_neither_used_nor_purged(own_machine: Machine, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    for name in ("etcd", "nodes"):
+        (foreign / name).mkdir(parents=True)
+        (foreign / name / "precious").write_text("data")
+    (foreign / "controller.log").write_text("of another program")
+    before = sorted(foreign.rglob("*"))
+    for arguments, words in (
+        (("down", "--purge"), "is no cluster's folder: nothing is removed"),
+        (("up",), "is not empty and no cluster's folder: name another --root"),
+        (("up", "--foreground"), "is not empty and no cluster's folder: name another --root"),
+        (("run", "--keep", own_machine.file(job("x"))), "is not empty and no cluster's folder: name another --root"),
+    ):
+        assert words in own_machine.edl("local", *arguments, "--root", str(foreign), status=2).stderr
+    assert own_machine.edl("local", "down", "--root", str(foreign)).stdout == "was not up\n"
+    assert sorted(foreign.rglob("*")) == before
+    assert own_machine.edl("local", "down", "--purge", "--root", str(tmp_path / "none")).stdout.startswith("was not up")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_cluster_that_is_up_keeps_its_nodes(own_machine: Machine) -> None:
+    own_machine.edl("local", "up", "--node", "a=1,1Gi")
+    done = own_machine.edl("local", "up", "--node", "a=2,1Gi", status=2)
+    assert "a cluster is up already" in done.stderr
+    assert "`edl local down` first" in done.stderr
+
+
+def test_down_while_it_starts_takes_it_down(own_machine: Machine) -> None:
+    up = own_machine.start("local", "up", "--foreground")
+    eventually(LocalState(own_machine.root).taken, 30, "it starts")
+    assert own_machine.edl("local", "down").stdout == "down\n"
+    up.communicate(timeout=30)
+    eventually(lambda: not own_machine.processes(), 5, lambda: f"end of {own_machine.processes()}")
+
+
 def test_old_data_that_cannot_be_read_is_a_fault_with_its_cause(own_machine: Machine) -> None:
-    (own_machine.root / "etcd").mkdir(parents=True)
+    LocalState(own_machine.root).make()
+    (own_machine.root / "etcd").mkdir()
     (own_machine.root / "etcd" / "etcd.data").write_text("junk")
     done = own_machine.edl("local", "up", status=3)
     assert "the cluster did not start; the end of" in done.stderr

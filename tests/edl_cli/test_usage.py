@@ -46,7 +46,20 @@ def test_the_plugin_of_kubectl_calls_itself_so(nowhere: Machine) -> None:
         (("local", "status"), 3, "no cluster is up in"),
         (("local", "up", "--node", "foo"), 2, "write NAME=CPU,MEMORY"),
         (("local", "up", "--node", "a=1,1Gi", "--node", "a=2,1Gi"), 2, "two nodes have one name"),
+        (("local", "up", "--node", "a=-1,4Gi"), 2, "it is negative"),
+        (("local", "up", "--node", "a=0,4Gi"), 2, "CPU: 0 is too little for a node: at least 1m"),
+        (("local", "up", "--node", "a=2,16"), 2, "memory: 16 is too little for a node: at least 1Mi"),
+        (("local", "up", "--node", "a=2,4Gi,0"), 2, "pods: 0 is too little for a node: at least 1"),
+        (("local", "up", "--node", "a=nan,4Gi"), 2, "'nan' is no amount"),
         (("local", "up", "--root", "/proc/none"), 2, "/proc/none"),
+        (("local", "down", "--purge", "--root", ""), 2, "'' is no folder"),
+        (("get", "tj", "-n", "../x"), 2, "'../x' is no name of a namespace"),
+        (("submit", "-n", "a/b", "-"), 2, "'a/b' is no name of a namespace"),
+        (("delete", "--all", "-n", ""), 2, "'' is no name of a namespace"),
+        (("delete", "a", "--timeout", "nan"), 2, "'nan' is no number of seconds"),
+        (("delete", "a", "--timeout", "-1"), 2, "-1.0 is not in the range"),
+        (("submit", "-", "--wait", "--timeout", "inf"), 2, "'inf' is no number of seconds"),
+        (("local", "run", "x.yaml", "--timeout", "1e400"), 2, "'1e400' is no number of seconds"),
         (("logs", "nobody"), 1, "no logs of 'nobody'"),
         (("nonsense",), 2, "No such command 'nonsense'"),
     ],
@@ -56,6 +69,17 @@ def test_faults_are_told_on_stderr(nowhere: Machine, arguments: tuple[str, ...],
     done = nowhere.edl(*arguments, status=status)
     assert words in done.stderr
     assert done.stdout == ""
+
+
+def test_a_stdin_that_is_closed_is_told(nowhere: Machine) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" submit - <&-', PROGRAM],
+        env=nowhere.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "Error: - reads stdin, which is closed\n")
 
 
 def test_a_traceback_is_shown_when_asked_for_wherever_the_word_stands(nowhere: Machine) -> None:

@@ -15,6 +15,7 @@ from edl_controller import errors
 from edl_controller.api import timestamps
 from edl_controller.api.kinds import ApiObject, Kind, without_nulls
 from edl_controller.api.meta import ObjectMeta
+from edl_controller.api.names import is_label
 from edl_controller.api.pods import Pod
 from edl_controller.core.semantics import admission
 from edl_controller.core.semantics.changes_allowed import check_change
@@ -55,16 +56,19 @@ def created(kind: Kind[T], obj: T, *, uid: str, suffix: str, now: float) -> T:
         now: Unix seconds.
 
     Raises:
-        Invalid: no usable name.
+        Invalid: no usable name or namespace.
     """
     meta = obj.metadata
     name = meta.name or (meta.generate_name + suffix if meta.generate_name else "")
     if len(name) > 253 or not NAME.fullmatch(name):
         raise errors.Invalid(f"{kind.name} {name!r}: metadata.name: must be an RFC 1123 name of at most 253 characters")
+    namespace = (meta.namespace or "default") if kind.namespaced else ""
+    if namespace and not is_label(namespace):
+        raise errors.Invalid(f"{kind.name} {name!r}: metadata.namespace: {namespace!r} is no name of a namespace")
     meta = msgspec.structs.replace(
         meta,
         name=name,
-        namespace=(meta.namespace or "default") if kind.namespaced else "",
+        namespace=namespace,
         uid=uid,
         generation=1,
         resource_version="",
