@@ -19,7 +19,9 @@ from edl_controller.machine.local_state import LocalState, Serving
 from edl_controller.machine.loops import Loops
 from edl_controller.machine.node.images import ImageMapping, Images
 from edl_controller.machine.node.node_agent import NodeAgent
+from edl_controller.machine.node_events import NodeEvents
 from edl_controller.machine.node_sizes import NodeSize
+from edl_controller.runtime.recorder import Recorder
 
 _log = logging.getLogger(__name__)
 
@@ -78,10 +80,12 @@ class OneMachine:
             etcd = stack.enter_context(LocalEtcd(self._state.etcd, durable=self._durable))
             self.cluster = stack.enter_context(LocalCluster(etcd.endpoint))
             self._run_beside(stack, "loops", Loops(self.cluster).run)
+            recorder = Recorder(self.cluster)
+            self._run_beside(stack, "node events", recorder.run)
+            report = NodeEvents(recorder)
             for size in self._sizes:
-                node = NodeAgent(
-                    self.cluster, size.name, size.capacity, self._state.nodes / size.name, images=self._images
-                )
+                folder = self._state.nodes / size.name
+                node = NodeAgent(self.cluster, size.name, size.capacity, folder, images=self._images, report=report)
                 node.start()
                 stack.callback(node.stop)
                 self.nodes[size.name] = node

@@ -93,6 +93,16 @@ def test_a_killed_pserver_is_named_and_the_job_runs_on(machine: Machine) -> None
     machine.edl("delete", "hurt")
 
 
+def test_what_a_node_has_to_say_is_an_event(machine: Machine) -> None:
+    machine.submit(job("nowhere", trainer=["no-such-program"]))
+
+    def told() -> bool:
+        return "no-such-program" in machine.edl("describe", "nowhere").stdout.partition("\nEvents\n")[2]
+
+    eventually(told, 40, "the event Failed", interval=0.3)
+    machine.edl("delete", "nowhere")
+
+
 def test_deletion_takes_the_pods_and_names_what_is_not_there(machine: Machine) -> None:
     machine.submit(job("goes", pservers=1), job("goes-too"))
     eventually(lambda: len(machine.pods_of("goes")) == 2, 30, "its pods", interval=0.3)

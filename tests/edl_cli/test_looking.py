@@ -111,6 +111,7 @@ def test_describe_shows_all_about_a_job_that_runs(looked_at: Machine) -> None:
         held = rf"^pserver +{index} +127\.[\d.]+:\d+ +[1-9]\d* +runs-pserver-\w+$"
         assert re.search(held, by_title["Slots"], re.M), by_title["Slots"]
     assert len(re.findall(r"^runs-pserver-\w+ +pserver +[01] ", by_title["Agents"], re.M)) == 2
+    assert re.search(r" Started +Pod/runs-trainer-\w+ +1? *Started container ", by_title["Events"])
     assert re.search(r" TrainingJob/runs +all pservers and enough trainers are ready$", by_title["Events"], re.M)
 
 

@@ -13,6 +13,7 @@ from edl_controller.api.pods import Pod, PodTemplateSpec
 from edl_controller.api.workloads import Job
 from edl_controller.core.semantics.failure_back_off import FailureMemory
 from edl_controller.core.semantics.job import TRACKING, JobDecision, decide, is_finished
+from edl_controller.core.semantics.new_pod import MOST_AT_ONCE
 from tests.semantics.objects import NOW, at, job, job_owner, pod, spec_of, with_job_status
 
 IGNORE_DISRUPTIONS = {
@@ -74,6 +75,18 @@ def test_missing_pods_are_created_tracked_and_owned() -> None:
     assert owner is not None
     assert (owner.kind, owner.uid, owner.block_owner_deletion) == ("Job", "job-uid", True)
     assert (decision.status.active, decision.status.ready, decision.status.start_time) == (3, 1, at(0))
+
+
+def test_one_decision_makes_or_removes_some_hundreds_and_the_next_goes_on() -> None:
+    """Of a Job of thousands: others have their turn in between, and an edit or the end of it is seen."""
+    decision = decide(job(2 * MOST_AT_ONCE + 1), [], NOW)
+    assert (len(decision.create), decision.status.active) == (MOST_AT_ONCE, MOST_AT_ONCE)
+    then = decide(after(job(2 * MOST_AT_ONCE + 1), decision), running(2 * MOST_AT_ONCE), NOW)
+    assert len(then.create) == 1
+    for cut in (job(0), job(3000, suspend=True)):
+        decision = decide(cut, running(2 * MOST_AT_ONCE), NOW)
+        assert (len(decision.cut), decision.status.active) == (MOST_AT_ONCE, MOST_AT_ONCE)
+        assert conditions(decision) in ([], ["Suspended"])
 
 
 def test_a_cut_takes_those_that_rank_first_uncounted() -> None:

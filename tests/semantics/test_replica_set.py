@@ -8,6 +8,7 @@ import msgspec
 
 from edl_controller.api.meta import OwnerReference
 from edl_controller.api.pods import Pod
+from edl_controller.core.semantics.new_pod import MOST_AT_ONCE
 from edl_controller.core.semantics.replica_set import decide
 from tests.semantics.objects import NOW, at, pod, replica_set
 
@@ -41,6 +42,14 @@ def test_too_many_are_removed_by_their_rank() -> None:
     pods = [own("dear", ready=-1, cost="10"), own("cheap", ready=-9, cost="1"), own("unready", cost="99")]
 
     assert [one.metadata.name for one in decide(replica_set(1), pods, NOW).delete] == ["unready", "cheap"]
+
+
+def test_one_decision_makes_or_removes_some_hundreds_and_the_next_goes_on() -> None:
+    assert len(decide(replica_set(2 * MOST_AT_ONCE), [], NOW).create) == MOST_AT_ONCE
+    pods = [own(f"p{number}") for number in range(MOST_AT_ONCE + 3)]
+    assert len(decide(replica_set(2 * MOST_AT_ONCE), pods, NOW).create) == MOST_AT_ONCE - 3
+    assert len(decide(replica_set(0), pods, NOW).delete) == MOST_AT_ONCE
+    assert len(decide(replica_set(0), pods[:3], NOW).delete) == 3
 
 
 def test_pods_of_others_are_left_alone() -> None:

@@ -26,7 +26,7 @@ from edl_controller.api.workloads import Job, JobSpec, JobStatus
 from edl_controller.core.semantics.admission import BACKOFF_LIMIT
 from edl_controller.core.semantics.failure_back_off import FRESH, FailureMemory
 from edl_controller.core.semantics.failure_policy import judge
-from edl_controller.core.semantics.new_pod import is_controlled_by, new_pod
+from edl_controller.core.semantics.new_pod import MOST_AT_ONCE, is_controlled_by, new_pod
 from edl_controller.core.semantics.pod_state import ENDED, all_restarts, is_ready, seconds
 from edl_controller.core.semantics.removal_order import job_removal_order
 
@@ -278,7 +278,7 @@ class _Pass:
     def _manage(self, active: list[Pod], succeeded: int, terminating: int, memory: FailureMemory) -> None:
         """Create pods or cut some, never both."""
         if self.spec.suspend:
-            self.cut = job_removal_order(active)
+            self.cut = job_removal_order(active)[:MOST_AT_ONCE]
             return
         parallelism = 1 if self.spec.parallelism is None else self.spec.parallelism
         if self.spec.completions is not None:
@@ -287,7 +287,7 @@ class _Pass:
             # A work queue: the first success means that the work is done, so what runs is left to end.
             wanted = len(active) if succeeded else parallelism
         if len(active) > wanted:
-            self.cut = job_removal_order(active)[: len(active) - wanted]
+            self.cut = job_removal_order(active)[: min(MOST_AT_ONCE, len(active) - wanted)]
             return
         missing = wanted - len(active) - (terminating if self._waits_for_the_end else 0)
         if missing <= 0:
@@ -296,7 +296,7 @@ class _Pass:
             self.waits.append(max(wait, EVENTS_BATCHED))
             return
         pod = new_pod(JOBS, self.job.metadata, self.spec.template, TRACKING)
-        self.create = [pod] * missing
+        self.create = [pod] * min(MOST_AT_ONCE, missing)
 
     def _is_complete(self, succeeded: int, active: int) -> bool:
         needed = 1 if self.spec.completions is None else self.spec.completions

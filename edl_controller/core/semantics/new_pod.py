@@ -9,6 +9,10 @@ from edl_controller.api.workloads import Job, ReplicaSet
 
 Workload = Kind[Job] | Kind[ReplicaSet]
 
+MOST_AT_ONCE = 500
+"""Pods that one decision creates or removes: others have their turn, and what happened meanwhile is seen. Kubernetes'
+own number (``MaxPodCreateDeletePerSync`` of the Job controller, ``BurstReplicas`` of the ReplicaSet controller)."""
+
 
 def new_pod(kind: Workload, owner: ObjectMeta, template: PodTemplateSpec, *finalizers: str) -> Pod:
     """Return a pod of ``owner``; who stores it gives the name: the owner's, a dash, five random characters."""

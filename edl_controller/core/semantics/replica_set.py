@@ -15,7 +15,7 @@ from edl_controller.api.kinds import REPLICA_SETS
 from edl_controller.api.meta import OwnerReference
 from edl_controller.api.pods import Pod
 from edl_controller.api.workloads import ReplicaSet, ReplicaSetStatus
-from edl_controller.core.semantics.new_pod import is_controlled_by, new_pod, owned_by
+from edl_controller.core.semantics.new_pod import MOST_AT_ONCE, is_controlled_by, new_pod, owned_by
 from edl_controller.core.semantics.pod_state import is_active, is_ready, is_terminating, ready_since
 from edl_controller.core.semantics.removal_order import replica_set_removal_order
 
@@ -73,9 +73,10 @@ def decide(replica_set: ReplicaSet, pods: Sequence[Pod], now: float, related: It
     delete: tuple[Pod, ...] = ()
     create: tuple[Pod, ...] = ()
     if not is_leaving:
-        create = (new_pod(REPLICA_SETS, meta, spec.template),) * max(0, wanted - len(active))
+        create = (new_pod(REPLICA_SETS, meta, spec.template),) * max(0, min(MOST_AT_ONCE, wanted - len(active)))
         if len(active) > wanted:
-            delete = tuple(replica_set_removal_order(active, now, related)[: len(active) - wanted])
+            surplus = min(MOST_AT_ONCE, len(active) - wanted)
+            delete = tuple(replica_set_removal_order(active, now, related)[:surplus])
 
     # As the real one does it: the status shows what was seen, not what was just done about it.
     ready = [pod for pod in active if is_ready(pod)]
