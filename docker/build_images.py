@@ -7,6 +7,8 @@ docker-archive to dist/images/NAME.tar (for ``ctr images import``, ``docker load
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,18 +144,36 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     storage = Path(os.environ.get("EDL_CACHE_DIR") or cache / "edl") / "image-storage"
+    with alone(storage.with_suffix(".lock")):
+        return _build(storage, output, options.base, options.python)
+
+
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Wait until nobody else builds: the storage and its end are shared."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another make images ...", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(storage: Path, output: Path, given_base: str, python: str) -> int:
     try:
         builder = find_builder(storage)
-        if builder.command[0] == "buildah" and options.base:
+        if builder.command[0] == "buildah" and given_base:
             builder = Builder(builder.command, tuple(o for o in builder.build_options if o != "--pull-never"))
         with tempfile.TemporaryDirectory(dir=output) as scratch:
-            base = options.base or BASE
-            if not options.base:
-                make_root(Path(scratch) / "base" / "root", options.python)
+            base = given_base or BASE
+            if not given_base:
+                make_root(Path(scratch) / "base" / "root", python)
                 builder.build(base, ROOT / "docker" / "base.Dockerfile", Path(scratch) / "base")
                 builder.save(base, output / "edl-base.tar")
             context = Path(scratch) / "context"
-            lay_out(context, options.python)
+            lay_out(context, python)
             made = version()
             for name, dockerfile in IMAGES.items():
                 tag = f"localhost/{name}:{made}"

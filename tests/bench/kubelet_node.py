@@ -7,11 +7,13 @@ cgroup. No iptables rule is made: pods reach each other and the machine over the
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,9 +50,51 @@ def nodes_missing() -> str | None:
         return f"nodes with real containers need: apt-get install {' '.join(packages)}"
     if find_kubelet() is None:
         return "no kubelet: make test-containers builds it (needs Go)"
+    return kernel_missing() or control_plane_missing()
+
+
+@functools.cache
+def kernel_missing() -> str | None:
+    """Return what this machine's kernel, or the container that we are in, does not let us do; ``None``: nothing.
+
+    As root, with the packages installed. Each thing that containers need is tried once and undone.
+    """
     if not Path("/sys/fs/cgroup/cgroup.controllers").exists() and not Path("/sys/fs/cgroup/memory").is_dir():
         return "nodes with real containers need cgroups"
-    return control_plane_missing()
+    name = f"edlp{os.getpid() % 10**8}"
+    with tempfile.TemporaryDirectory(prefix="edl-probe-") as folder:
+        for part in ("lower", "upper", "work", "merged"):
+            (Path(folder) / part).mkdir()
+        merged, layers = f"{folder}/merged", f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+        tries = {
+            "a bridge": (["ip", "link", "add", name, "type", "bridge"], ["ip", "link", "del", name]),
+            "a pair of interfaces": (
+                ["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}p"],
+                ["ip", "link", "del", name],
+            ),
+            "namespaces": (["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "true"], []),
+            "an overlay": (["mount", "-t", "overlay", "-o", layers, "overlay", merged], ["umount", merged]),
+        }
+        for what, (make, undo) in tries.items():
+            done = subprocess.run(make, capture_output=True, text=True, timeout=60, check=False)
+            if done.returncode:
+                return f"nodes with real containers need {what}, which cannot be made here: {done.stderr.strip()}"
+            if undo:
+                _run(*undo)
+    for top in _cgroup_roots():
+        try:
+            (top / name).mkdir()
+            (top / name).rmdir()
+        except OSError as error:
+            return f"nodes with real containers need cgroups of their own, which cannot be made here: {error}"
+    return None
+
+
+def _cgroup_roots() -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return [root]
+    return [folder for folder in root.iterdir() if folder.is_dir() and not folder.is_symlink()]
 
 
 class PodNetwork:
@@ -187,10 +231,7 @@ class KubeletNode:
             _run("umount", "--lazy", point, check=False)
 
     def _cgroup_folders(self) -> list[Path]:
-        root = Path("/sys/fs/cgroup")
-        if (root / "cgroup.controllers").exists():
-            return [root / self._cgroup]
-        return [folder / self._cgroup for folder in root.iterdir() if folder.is_dir() and not folder.is_symlink()]
+        return [root / self._cgroup for root in _cgroup_roots()]
 
     def _make_cgroups(self) -> None:
         for folder in self._cgroup_folders():

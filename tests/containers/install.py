@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bench.kubelet_node import missing_packages
+from docker.build_images import NoBuilderError, find_builder
+from tests.bench.kubelet_node import kernel_missing, missing_packages
 from tests.kube.controlplane.build import KUBELET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +22,11 @@ CANNOT = 3
 
 def main() -> int:
     """Install; returns the exit status."""
-    builders = () if any(shutil.which(name) for name in ("docker", "podman", "buildah")) else ("buildah",)
-    wanted = [*missing_packages(), *builders]
+    wanted = [*missing_packages(), *missing_builder()]
     if wanted and not install(wanted):
+        return CANNOT
+    if (reason := kernel_missing()) is not None:
+        print(reason, file=sys.stderr)
         return CANNOT
     if (code := KUBELET.main()) != 0:
         return code
@@ -31,13 +34,30 @@ def main() -> int:
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
+def missing_builder() -> tuple[str, ...]:
+    """Return the package of a builder of images, where none works here (docker's command alone is none)."""
+    try:
+        find_builder(Path())
+    except NoBuilderError:
+        return ("buildah",)
+    return ()
+
+
 def install(packages: list[str]) -> bool:
-    """Install Debian packages, or say how; returns whether they are there."""
+    """Install Debian packages, or say how and why not; returns whether they are there."""
     how = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        print(f"the tests with real containers need, as root: {' '.join(how)}", file=sys.stderr)
+        print(f"the tests with real containers need, as root on Debian: {' '.join(how)}", file=sys.stderr)
         return False
-    return subprocess.run(how, stdout=sys.stderr, check=False).returncode == 0
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (how, ["apt-get", "update"], how):  # a new machine may have no lists yet, or old ones
+        code = subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode
+        if command is how and code == 0:
+            return True
+    print(
+        f"the tests with real containers need packages that cannot be installed here: {' '.join(how)}", file=sys.stderr
+    )
+    return False
 
 
 if __name__ == "__main__":
