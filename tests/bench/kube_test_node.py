@@ -280,8 +280,9 @@ def _live(pod: Json, wish: _Wish) -> Json:
     return {
         "phase": "Running",
         "startTime": pod["status"].get("startTime") or _now(),
-        "podIP": "10.0.0.1",
-        "podIPs": [{"ip": "10.0.0.1"}],
+        # Of this machine: what the controller dials there is refused at once, and leaves it never.
+        "podIP": "127.0.77.1",
+        "podIPs": [{"ip": "127.0.77.1"}],
         "hostIP": "127.0.0.1",
         "conditions": [
             _condition("PodReadyToStartContainers", True),
