@@ -26,7 +26,9 @@ sign() { # NAME CN EXTENDED-KEY-USAGE [ALTERNATIVE-NAMES]
     -extfile "$out/$1.ext" -out "$out/$1.crt" 2>>"$out/openssl.log"
 }
 
+# A member looks its peers' addresses up: by name, since not every cluster's DNS leads from an address back to a name.
 members="DNS:*.edl-etcd-members.$namespace.svc,DNS:*.edl-etcd-members.$namespace.svc.cluster.local"
+for number in 0 1 2; do members="$members,DNS:edl-etcd-$number.edl-etcd-members.$namespace.svc"; done
 service="DNS:edl-etcd,DNS:edl-etcd.$namespace,DNS:edl-etcd.$namespace.svc,DNS:edl-etcd.$namespace.svc.cluster.local"
 sign server edl-etcd serverAuth,clientAuth "$members,$service,DNS:localhost,IP:127.0.0.1"
 sign client edl-controller clientAuth

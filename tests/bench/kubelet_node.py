@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edl_agent.testing import PortReservation
+from tests.bench.cluster_dns import DOMAIN
 from tests.bench.container_images import PAUSE_IMAGE
 from tests.bench.kube_control_plane import Component, KubeControlPlane, control_plane_missing
 from tests.bench.waiting import eventually
@@ -300,6 +301,8 @@ SystemdCgroup = false
             "podLogsDir": str(self.folder / "pod-logs"),
             "volumePluginDir": str(self.folder / "volume-plugins"),
             "resolvConf": "",
+            "clusterDNS": [self._network.gateway],
+            "clusterDomain": DOMAIN,
             "nodeStatusUpdateFrequency": "2s",
             "syncFrequency": "10s",
         }

@@ -15,6 +15,7 @@ import pytest
 
 from edl_agent.testing import EtcdServer
 from edl_controller.api import crd
+from tests.bench.cluster_dns import ClusterDns
 from tests.bench.container_images import PAUSE, write_pause
 from tests.bench.kube_control_plane import KubeControlPlane
 from tests.bench.kubelet_node import API_SERVER_FLAGS, KubeletNodes, PodNetwork, nodes_missing
@@ -67,6 +68,7 @@ def cluster(archives: list[Path]) -> Iterator[tuple[KubeControlPlane, KubeletNod
         with (
             PodNetwork() as network,
             KubeControlPlane(folder / "brain", flags=API_SERVER_FLAGS, names=[network.gateway]) as control_plane,
+            ClusterDns(control_plane.client, network.gateway),
             KubeletNodes(folder, control_plane, network, NODES) as nodes,
         ):
             nodes.start([folder / "pause.tar", *archives])

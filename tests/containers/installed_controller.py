@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,35 @@ def api_server(address: str) -> list[dict[str, Any]]:
     ]
 
 
-def write_overlay(folder: Path, *, image: str, etcd: str, api: str) -> None:
-    """Write a kustomization over deploy/cluster: image (with its tag), etcd's URL, and where the API server is."""
-    name, _, tag = image.rpartition(":")
+def write_overlay(folder: Path, base: str, *, images: Mapping[str, str], api: str, etcd: str = "") -> None:
+    """Write a kustomization over a folder of deploy/.
+
+    Args:
+        folder: where.
+        base: which folder.
+        images: name in the manifests -> image with its tag.
+        api: where the API server is.
+        etcd: URL; "": as the base has it.
+    """
     container = "/spec/template/spec/containers/0"
-    patch = [
-        {"op": "add", "path": f"{container}/imagePullPolicy", "value": "Never"},
-        {"op": "add", "path": f"{container}/args/-", "value": f"--etcd-endpoints={etcd}"},
-        *({"op": "add", "path": f"{container}/env/-", "value": one} for one in api_server(api)),
-    ]
+    never = {"op": "add", "path": f"{container}/imagePullPolicy", "value": "Never"}
+    patch = [never, *({"op": "add", "path": f"{container}/env/-", "value": one} for one in api_server(api))]
+    if etcd:
+        patch.append({"op": "add", "path": f"{container}/args/-", "value": f"--etcd-endpoints={etcd}"})
+    named = {name: image.rpartition(":") for name, image in images.items()}
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         # Bases are named by relative paths only; from where the folder really is.
-        "resources": [os.path.relpath(ROOT / "deploy" / "cluster", folder.resolve())],
-        "images": [{"name": "edl-controller", "newName": name, "newTag": tag}],
-        "patches": [{"target": {"kind": "Deployment", "name": "edl-controller"}, "patch": yaml.safe_dump(patch)}],
+        "resources": [os.path.relpath(ROOT / "deploy" / base, folder.resolve())],
+        "images": [{"name": name, "newName": new, "newTag": tag} for name, (new, _, tag) in named.items()],
+        "patches": [
+            {"target": {"kind": "Deployment", "name": "edl-controller"}, "patch": yaml.safe_dump(patch)},
+            {"target": {"kind": "StatefulSet"}, "patch": yaml.safe_dump([never])},
+        ],
     }
+    if base == "cluster":
+        document["patches"] = document["patches"][:1]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
 
 
@@ -80,7 +93,7 @@ class Installation:
 
     def pods(self) -> list[Json]:
         """All there are, those that end among them."""
-        items: list[Json] = self._client.get(PODS)["items"]
+        items: list[Json] = self._client.get(f"{PODS}?labelSelector=app.kubernetes.io/name=edl-controller")["items"]
         return items
 
     def lease(self) -> Json:

@@ -6,10 +6,8 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-import yaml
 
 from edl_agent.testing import EtcdServer
 from edl_controller.api import timestamps
@@ -21,11 +19,11 @@ from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually
 from tests.containers.conftest import NODES
 from tests.containers.installed_controller import LEASES, PODS, ROOT, Installation, page, write_overlay
+from tests.containers.jobs import Jobs
 from tests.containers.pods import Pods
 from tests.containers.watched import Watched
 from tests.kube.controlplane.build import find_kubectl
 
-SAMPLE = ROOT / "deploy" / "samples" / "launcher.yaml"
 STOPS_WITHIN = 30.0
 """Seconds, of ``--stop-within``."""
 
@@ -48,7 +46,8 @@ def installed(
         EtcdServer(folder=folder) as etcd,
         TcpProxy(etcd.client_url, host=nodes.network.gateway) as proxy,
     ):
-        write_overlay(folder, image=image("edl-controller"), etcd=proxy.endpoint, api=api_address)
+        images = {"edl-controller": image("edl-controller")}
+        write_overlay(folder, "cluster", images=images, etcd=proxy.endpoint, api=api_address)
         made = Installation(Kubectl(program, control_plane.kubeconfig, ROOT), control_plane.client, folder)
         made.apply()
         try:
@@ -59,59 +58,12 @@ def installed(
             made.remove()
 
 
-class Jobs:
-    """TrainingJobs of the launcher's sample, in a namespace at the level `restricted`."""
-
-    def __init__(self, pods: Pods, image: str) -> None:
-        """``image``: of all their pods."""
-        self.pods, self._image = pods, image
-        self._path = f"/apis/paddlepaddle.org/v1/namespaces/{pods.namespace}/trainingjobs"
-
-    def submit(self, name: str, seconds: int) -> None:
-        """The sample, with a trainer of so many seconds, a read-only root, and less of the nodes."""
-        job: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-        job["metadata"]["name"] = name
-        spec = job["spec"]
-        spec |= {"image": self._image, "imagePullPolicy": "Never"}
-        spec["template"] = {"containerSecurityContext": {"readOnlyRootFilesystem": True}}
-        for role in ("pserver", "trainer"):
-            spec[role]["resources"] = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
-        spec["trainer"]["max-instance"] = 1
-        command = spec["trainer"]["command"]
-        spec["trainer"]["command"] = [word.replace("sleep(30)", f"sleep({seconds})") for word in command]
-        assert command != spec["trainer"]["command"]
-        self.pods.client.post(self._path, job)
-
-    def phase(self, name: str) -> str:
-        """As the controller says."""
-        return str(self.status(name).get("phase", ""))
-
-    def status(self, name: str) -> Json:
-        """The whole of it."""
-        found: Json = self.pods.client.get(f"{self._path}/{name}").get("status", {})
-        return found
-
-    def wait(self, name: str, phase: str, timeout: float) -> None:
-        """Wait (seconds) for a phase."""
-        eventually(lambda: self.phase(name) == phase, timeout, lambda: f"{name}: {self.status(name)}", interval=0.3)
-
-    def running(self, name: str) -> dict[str, str]:
-        """Its pods that run: name -> uid with the number of restarts."""
-        found = [pod for pod in self.pods.all() if pod["metadata"]["name"].startswith(f"{name}-")]
-        return {
-            pod["metadata"]["name"]: f"{pod['metadata']['uid']} {pod['status']['containerStatuses'][0]['restartCount']}"
-            for pod in found
-            if pod["status"].get("phase") == "Running"
-        }
-
-
 @pytest.fixture
 def jobs(installed: Installation, pods: Pods, image: Callable[[str], str]) -> Iterator[Jobs]:
     """No jobs yet; those that there are in the end are deleted before their pods are: their controller lives on."""
-    yield Jobs(pods, image("edl-digits"))
-    path = f"/apis/paddlepaddle.org/v1/namespaces/{pods.namespace}/trainingjobs"
-    pods.client.delete(path)
-    eventually(lambda: not pods.client.get(path)["items"], 60, "the jobs are gone", interval=0.2)
+    made = Jobs(pods, image("edl-digits"))
+    yield made
+    made.remove()
 
 
 def test_both_replicas_are_ready_and_one_leads(installed: Installation) -> None:

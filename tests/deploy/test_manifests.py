@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from edl_agent import EtcdClient
 from edl_agent.etcd.identity import TlsFiles
@@ -138,6 +139,15 @@ def test_samples_are_valid(path: Path) -> None:
     assert read(path.read_bytes())
 
 
+def test_a_folder_that_cannot_be_made_is_an_error() -> None:
+    """And not the end of a pipe that `kubectl apply` takes for nothing to do."""
+    script, environment = ROOT / "deploy/etcd/certificates.sh", {"PATH": "/usr/bin:/bin", "OUT": "/dev/null/x"}
+    printed = subprocess.run([script], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert printed.returncode != 0
+    assert "/dev/null" in printed.stderr
+    assert printed.stdout == ""
+
+
 def test_the_certificates_serve_a_real_etcd(tmp_path: Path) -> None:
     """The printed Secrets hold what a server and a client need, and the second run changes nothing."""
     environment = {**os.environ, "OUT": str(tmp_path / "certificates"), "NAMESPACE": "edl-system"}
@@ -158,6 +168,12 @@ def test_the_certificates_serve_a_real_etcd(tmp_path: Path) -> None:
             paths[name, key] = tmp_path / f"{name}-{key}"
             paths[name, key].write_bytes(base64.b64decode(value))
     server = {key: str(path) for (name, key), path in paths.items() if name == "edl-etcd-server"}
+    # A member refuses a peer whose address no name in its certificate leads to; a wildcard needs DNS of addresses.
+    names = x509.load_pem_x509_certificate(Path(server["tls.crt"]).read_bytes()).extensions
+    written = names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    (members,) = (one for one in yaml.safe_load_all((ROOT / "deploy/etcd/stateful-set.yaml").read_text()))
+    for number in range(members["spec"]["replicas"]):
+        assert f"edl-etcd-{number}.edl-etcd-members.edl-system.svc" in written
     client = {key: str(path) for (name, key), path in paths.items() if name == "edl-etcd-client"}
     flags = ["--client-cert-auth", f"--trusted-ca-file={server['ca.crt']}"]
     flags += [f"--cert-file={server['tls.crt']}", f"--key-file={server['tls.key']}"]
