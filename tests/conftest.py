@@ -18,8 +18,11 @@ from tests.bench.agent_process import AgentProcess
 from tests.bench.certificates import CertificateFolder
 from tests.bench.etcd_cluster import EtcdCluster
 from tests.bench.etcd_proxy import EtcdProxy
+from tests.bench.secret_watch import pytest_runtest_makereport, pytest_sessionstart
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually
+
+__all__ = ["pytest_runtest_makereport", "pytest_sessionstart"]  # hooks: no test may tell a secret
 
 if TYPE_CHECKING:
     from tests.bench.kube_control_plane import KubeControlPlane

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edl_agent.testing import spawn_bound_to_parent
+from tests.bench.secret_watch import WATCH
 
 ROOT = Path(__file__).resolve().parents[2]
 Event = dict[str, Any]
@@ -98,6 +99,7 @@ class AgentProcess:
     def _read_events(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            WATCH.hear(line, "what an agent said")
             event: Event | None = None
             with contextlib.suppress(ValueError):
                 decoded = json.loads(line)
@@ -115,6 +117,7 @@ class AgentProcess:
         assert process.stderr is not None
         for line in process.stderr:
             self._stderr.append(line)
+            WATCH.hear(line, "what an agent said")
 
     @property
     def process(self) -> subprocess.Popen[str]:

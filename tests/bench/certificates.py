@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.bench.secret_watch import WATCH
+
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -27,6 +29,7 @@ class KeyPair:
 
 
 def _write_key(path: Path, pem: bytes) -> None:
+    WATCH.keep(pem, f"the key {path.name}")
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from edl_agent.testing import spawn_bound_to_parent
+from tests.bench.secret_watch import WATCH
 from tests.bench.waiting import eventually
 
 PROGRAM = Path(sys.executable).parent / "edl-controller"
@@ -65,6 +66,7 @@ class ControllerProcess:
         assert process.stdout is not None
         for line in process.stdout:
             self.output += line
+            WATCH.hear(line, "what the controller said")
             try:
                 self.lines.append({**json.loads(line), "seen": time.monotonic()})
             except ValueError:

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 from edl_agent.testing import EtcdServer, EtcdServerError, run_etcdctl
 from tests.bench.certificates import CertificateFolder, KeyPair, jwt_keys
 from tests.bench.etcd_versions import binaries
+from tests.bench.secret_watch import WATCH
 from tests.bench.tcp_proxy import Connection, Mode, TcpProxy, sniffed_header
 from tests.bench.waiting import eventually
 
-ROOT_PASSWORD = "root-secret"
+ROOT_PASSWORD = "root-secret-7c31"
 
 
 @dataclass(frozen=True)
@@ -368,6 +369,7 @@ class EtcdCluster:
 
     def add_user(self, user: str, password: str, prefix: str = "", permission: str = "readwrite") -> None:
         """A user with a role of the same name, with a permission on a prefix (empty: on all keys)."""
+        WATCH.keep(password, f"the password of {user}")
         self.etcdctl("user", "add", f"{user}:{password}")
         self.etcdctl("role", "add", user)
         self.etcdctl("role", "grant-permission", user, "--prefix=true", permission, prefix)
@@ -375,6 +377,7 @@ class EtcdCluster:
 
     def enable_auth(self, user: str = "agent", password: str = "agent-secret", prefix: str = "") -> None:
         """Switch auth on: a root user for the bench, and ``user`` who may read and write below ``prefix``."""
+        WATCH.keep(ROOT_PASSWORD, "the password of root")
         self.etcdctl("user", "add", f"root:{ROOT_PASSWORD}")
         self.etcdctl("user", "grant-role", "root", "root")
         self.add_user(user, password, prefix)

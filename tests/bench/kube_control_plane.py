@@ -28,7 +28,7 @@ from tests.bench.kube_http import KubeHttpClient, UnexpectedAnswerError
 from tests.bench.waiting import eventually
 from tests.kube.controlplane.build import VERSION, find_programs
 
-ADMIN_TOKEN = "admin-token"
+ADMIN_TOKEN = "admin-token-5e0d"
 
 
 class ControlPlaneError(RuntimeError):

@@ -10,6 +10,8 @@ from typing import Any
 
 import urllib3
 
+from tests.bench.secret_watch import WATCH
+
 Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -46,6 +48,7 @@ class KubeHttpClient:
     def __init__(self, url: str, ca: Path, token: str, *, timeout: float = 30.0) -> None:
         """``url``: scheme, host and port. ``token``: bearer token. ``timeout``: seconds of each connect and read."""
         self.url, self.ca, self.token = url, ca, token
+        WATCH.keep(token, "a bearer token")
         self._pool = urllib3.PoolManager(
             num_pools=1, maxsize=32, ca_certs=str(ca), timeout=urllib3.Timeout(timeout), retries=False
         )
@@ -71,6 +74,8 @@ class KubeHttpClient:
             headers=self._headers(content_type if body is not None else None) | dict(headers or {}),
         )
         decoded = _decode(answer.data)
+        if path.endswith("/token") and answer.status < 300:
+            WATCH.keep(str(decoded["status"]["token"]), "a service account's token")
         return Answer(answer.status, decoded, {name.lower(): value for name, value in answer.headers.items()})
 
     def expect(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> Json:

@@ -24,6 +24,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.bench.certificates import KeyPair
+from tests.bench.secret_watch import WATCH
 from tests.bench.waiting import eventually
 
 WRITES = ("create", "patch", "update", "delete")
@@ -298,6 +299,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         call = _call(self.command, self.path, dict(self.headers), body)
+        if body and ("/status" in self.path or "/events" in self.path):
+            WATCH.hear(body, f"what was written: {self.command} {self.path}")
         self.owner._opened(call)
         if held := self.owner._standing("hold", call):
             held.released.wait()

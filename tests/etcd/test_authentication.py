@@ -35,7 +35,7 @@ from edl_agent.etcd.connection import Connection
 from edl_agent.etcd.identity import Login
 from tests.bench.agent_process import AgentProcess
 from tests.bench.certificates import CertificateFolder
-from tests.bench.etcd_cluster import EtcdCluster, TlsSettings
+from tests.bench.etcd_cluster import ROOT_PASSWORD, EtcdCluster, TlsSettings
 from tests.bench.etcd_proxy import EtcdProxy
 from tests.bench.etcd_versions import known_versions
 from tests.bench.waiting import eventually, never
@@ -589,10 +589,10 @@ def test_an_agent_needs_no_more_than_its_role_and_its_role_allows_no_more(
     run_block(cluster, "agent", "/edl/jobs/default/other/77aa", "other")
     run_block(cluster, "controller", job, USER)
     run_block(cluster, "job", job, USER)
-    cluster.etcdctl("user", "add", "root:root-secret")
+    cluster.etcdctl("user", "add", f"root:{ROOT_PASSWORD}")
     cluster.etcdctl("user", "grant-role", "root", "root")
     cluster.etcdctl("auth", "enable")
-    cluster.root_credentials = ("root", "root-secret")
+    cluster.root_credentials = ("root", ROOT_PASSWORD)
 
     settings = login(prefix=job)
     with Observed(cluster.endpoints, port=7164, num_pservers=2, ttl=2, **settings) as first:

@@ -20,6 +20,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 
 from edl_agent.sidecar import wire
 from edl_agent.testing import spawn_bound_to_parent
+from tests.bench.secret_watch import WATCH
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [method.name for method in wire.service(wire.AGENT).methods]
@@ -164,7 +165,13 @@ class SidecarProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         stderr = self._process.stderr
-        self._reader = threading.Thread(target=lambda: self._stderr.extend(stderr), name="test-stderr", daemon=True)
+
+        def read() -> None:
+            for line in stderr:
+                self._stderr.append(line)
+                WATCH.hear(line, "what a sidecar said")
+
+        self._reader = threading.Thread(target=read, name="test-stderr", daemon=True)
         self._reader.start()
         line = self._process.stdout.readline()
         if line:
