@@ -51,8 +51,6 @@ def run(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "tests.bench.secret_watch", "-c", "empty.ini", "-q", "test_one.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=99)
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=100
-    )
 
 
 @pytest.mark.parametrize("what", LEAKS)
