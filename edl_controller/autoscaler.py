@@ -351,7 +351,10 @@ class Autoscaler:
             stale_after=self._settings.planner.stale_after,
         )
         if steps.chosen:
-            self._decide(scaled, Decision(decision, now, key, plan.before, plan.target, plan.reason, steps.chosen))
+            self._decide(
+                scaled,
+                Decision(decision, now, key, plan.before, plan.target, plan.reason, steps.chosen, cause=plan.cause),
+            )
             scaled.shrunk = now
         try:
             self._carry_out(scaled, seen, plan, steps, decision, now)
@@ -392,7 +395,9 @@ class Autoscaler:
         log.info("%s: trainers from %d to %d. %s", seen.view.key, before, parallelism, plan.reason)
         if parallelism > before:
             scaled.grown = now
-            self._decide(scaled, Decision(decision, now, seen.view.key, before, parallelism, plan.reason))
+            self._decide(
+                scaled, Decision(decision, now, seen.view.key, before, parallelism, plan.reason, cause=plan.cause)
+            )
         else:
             scaled.shrunk = now
         with self._lock:

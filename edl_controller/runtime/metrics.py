@@ -218,19 +218,4 @@ class DecisionCounts:
     def decided(self, decision: Decision) -> None:
         """Count one."""
         kind = "grow" if decision.target > decision.before else "shrink"
-        self._decisions.labels(kind, _reason_class(decision.reason)).inc()
-
-
-_REASONS = (
-    ("than the m", "bounds"),  # fewer than the minimum, more than the maximum
-    ("load limit", "load"),
-    ("no node has room", "no_room"),
-    ("which waits for it", "room_for_others"),
-    ("more fit", "fits"),
-)
-"""What the sentences of `edl_controller.core.planner.classic` contain, and the class that is counted."""
-
-
-def _reason_class(sentence: str) -> str:
-    lower = sentence.lower()
-    return next((name for part, name in _REASONS if part in lower), "other")
+        self._decisions.labels(kind, decision.cause).inc()

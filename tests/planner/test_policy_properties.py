@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edl_controller.core.capacity import NodeRoom
 from edl_controller.core.placement import Shape, add, insufficient, slots, subtract
 from edl_controller.core.planner.classic import Classic
-from edl_controller.core.planner.plan import Plan
+from edl_controller.core.planner.plan import Cause, Plan
 from edl_controller.core.planner.policy import PlannerSettings, Policy
 from edl_controller.core.planner.snapshot import JobView, Snapshot, TrainerPod, WaitingPod
 from edl_controller.core.planner.victims import choose_victims
@@ -65,6 +65,16 @@ LIMITS = st.builds(PlannerSettings, max_load=st.sampled_from([0.5, 0.97, 1.0]), 
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: str(policy.name))
 
 
+CAUSES = {
+    "Fewer than the minimum": Cause.BOUNDS,
+    "More than the maximum": Cause.BOUNDS,
+    "load limit": Cause.LOAD,
+    "No node has room": Cause.NO_ROOM,
+    "which waits for it": Cause.ROOM_FOR_OTHERS,
+    "more fit": Cause.FITS,
+}
+
+
 @every_policy
 @settings(max_examples=100, deadline=None)
 @given(snapshots(), LIMITS)
@@ -73,6 +83,8 @@ def test_bounds_and_reasons(policy: Policy, snapshot: Snapshot, limits: PlannerS
     assert [one.key for one in plan.jobs] == [one.key for one in snapshot.jobs]
     for view, decided in zip(snapshot.jobs, plan.jobs, strict=True):
         assert decided.reason.endswith(".")
+        if decided.change:
+            assert [decided.cause] == [cause for words, cause in CAUSES.items() if words in decided.reason]
         if view.frozen:
             assert decided.change == 0
             continue

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 
 from edl_controller.core.capacity import NodeRoom
 from edl_controller.core.placement import CPU, MEMORY, Amounts, Shape, add, gpus
-from edl_controller.core.planner.plan import JobPlan, Plan
+from edl_controller.core.planner.plan import Cause, JobPlan, Plan
 from edl_controller.core.planner.policy import PlannerSettings
 from edl_controller.core.planner.rooms import Rooms
 from edl_controller.core.planner.snapshot import JobView, Snapshot, TrainerPod, WaitingPod
@@ -40,7 +40,21 @@ class _Share:
     """One job while the plan is being made."""
 
     __slots__ = (
-        *("asked", "first", "job", "limit", "load", "order", "placed", "reason", "span", "start", "target", "ties"),
+        *(
+            "asked",
+            "cause",
+            "first",
+            "job",
+            "limit",
+            "load",
+            "order",
+            "placed",
+            "reason",
+            "span",
+            "start",
+            "target",
+            "ties",
+        ),
         *("victims", "why_not_grow", "working_from"),
     )
 
@@ -48,6 +62,7 @@ class _Share:
         self.job = job
         self.start = self.target = job.committed
         self.reason = ""
+        self.cause = Cause.OTHER
         self.why_not_grow = ""
         self.limit = job.maximum
         self.victims: list[str] = []
@@ -127,9 +142,10 @@ class _Round:
         if job.frozen:
             share.why_not_grow = job.frozen
         elif share.target > job.maximum:
-            self._shrink(share, share.target - job.maximum, f"more than the maximum of {job.maximum}")
+            self._shrink(share, share.target - job.maximum, f"more than the maximum of {job.maximum}", Cause.BOUNDS)
         elif share.target < job.minimum:
             share.target, share.reason = job.minimum, f"fewer than the minimum of {job.minimum}"
+            share.cause = Cause.BOUNDS
 
     # --- who comes first ---
 
@@ -167,7 +183,8 @@ class _Round:
         if best is None:
             return None
         for share, trainer in best:
-            self._take_back(share, trainer, f"its room on node {trainer.node} goes to {pod.name}, which waits for it")
+            reason = f"its room on node {trainer.node} goes to {pod.name}, which waits for it"
+            self._take_back(share, trainer, reason, Cause.ROOM_FOR_OTHERS)
         return self._rooms.take_soon(pod.shape)
 
     def _nodes_of_the_most_fulfilled(self, pod: WaitingPod) -> list[str]:
@@ -214,11 +231,11 @@ class _Round:
                         self._on_nodes.setdefault(pod.node, []).append((share, pod))
         return self._on_nodes.get(node, [])
 
-    def _take_back(self, share: _Share, pod: TrainerPod, reason: str) -> None:
+    def _take_back(self, share: _Share, pod: TrainerPod, reason: str, cause: Cause) -> None:
         self._givers = None
         share.target -= 1
         share.victims.append(pod.name)
-        share.reason = reason
+        share.reason, share.cause = reason, cause
         if pod.node:
             self._release(share, pod)
 
@@ -234,7 +251,7 @@ class _Round:
                 self._used = _plus(self._used, share.load)
             elif share.may_give():
                 share.target -= 1
-                share.reason = "no node has room for a trainer that waits for one"
+                share.reason, share.cause = "no node has room for a trainer that waits for one", Cause.NO_ROOM
 
     # --- the load limit ---
 
@@ -258,7 +275,7 @@ class _Round:
                 continue
             steps[share.job.key] -= 1
             before = self._used
-            self._shrink(share, 1, "more is asked for than the load limit allows")
+            self._shrink(share, 1, "more is asked for than the load limit allows", Cause.LOAD)
             if self._used == before:  # a trainer without a node, for which room was kept
                 self._used = _minus(self._used, share.load)
             heapreplace(heap, (_reversed(share.rank()), number))
@@ -268,12 +285,12 @@ class _Round:
         over = tuple(used > most for used, most in zip(self._used, self._most, strict=True))
         return over if any(over) else ()
 
-    def _shrink(self, share: _Share, count: int, reason: str) -> None:
+    def _shrink(self, share: _Share, count: int, reason: str, cause: Cause) -> None:
         while count and (pod := share.next_victim()) is not None:
-            self._take_back(share, pod, reason)
+            self._take_back(share, pod, reason, cause)
             count -= 1
         if count:
-            share.target, share.reason = share.target - count, reason
+            share.target, share.reason, share.cause = share.target - count, reason, cause
 
     # --- growth ---
 
@@ -348,11 +365,12 @@ def _most_fulfilled_first(one: tuple[_Share, TrainerPod]) -> tuple[float, ...]:
 
 
 def _job_plan(share: _Share) -> JobPlan:
+    cause = share.cause
     if share.target > share.start and share.placed:
-        reason = f"{len(share.placed)} more fit, and it was among the least fulfilled"
+        reason, cause = f"{len(share.placed)} more fit, and it was among the least fulfilled", Cause.FITS
     else:
         reason = share.reason or share.why_not_grow or "it has what it can have"
-    return JobPlan(share.job.key, share.start, share.target, _sentence(reason), tuple(share.victims))
+    return JobPlan(share.job.key, share.start, share.target, _sentence(reason), tuple(share.victims), cause)
 
 
 def _sentence(reason: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from edl_controller.core.planner.plan import Cause
+
 KEPT = 100
 """Decisions kept per job."""
 
@@ -21,6 +23,7 @@ class Decision:
         reason: one sentence.
         victims: pods that were chosen to go.
         outcome: ``""`` = under way, ``done``, or why it did not come to be.
+        cause: the class of the reason.
     """
 
     id: str
@@ -31,6 +34,7 @@ class Decision:
     reason: str
     victims: tuple[str, ...] = ()
     outcome: str = ""
+    cause: Cause = Cause.OTHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a job changes, for those who count: the class of the reason."""
+
+    BOUNDS = "bounds"
+    """Fewer than its minimum, or more than its maximum."""
+    FITS = "fits"
+    """There is room for more."""
+    LOAD = "load"
+    """The load limit is passed."""
+    NO_ROOM = "no_room"
+    """What it was promised fits nowhere."""
+    ROOM_FOR_OTHERS = "room_for_others"
+    """Its room goes to a pod that waits."""
+    OTHER = "other"
+    """It does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +33,7 @@ class JobPlan:
         target: how many it should have.
         reason: one sentence, for people.
         victims: names of pods that have to go (at most ``before - target``); the others are for `victims` to choose.
+        cause: the class of the reason.
     """
 
     key: str
@@ -22,6 +41,7 @@ class JobPlan:
     target: int
     reason: str
     victims: tuple[str, ...] = ()
+    cause: Cause = Cause.OTHER
 
     @property
     def change(self) -> int:
