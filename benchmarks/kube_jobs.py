@@ -11,7 +11,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from edl_controller.api import crd
 from tests.bench.kube_control_plane import KubeControlPlane
 from tests.bench.kube_http import KubeHttpClient
 from tests.bench.kube_proxy import Call, KubeProxy, kubeconfig_for
+from tests.bench.waiting import eventually
 
 NAME = "kube-jobs"
 WORKERS = 8
@@ -68,7 +69,7 @@ class _Ground:
         self.etcd = stack.enter_context(etcd_in_memory()).client_url
         self.plane.client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd.manifest())
         served = "/apis/paddlepaddle.org/v1/trainingjobs"
-        _wait(lambda: self.plane.client.call("GET", served).status == 200, 30)
+        eventually(lambda: self.plane.client.call("GET", served).status == 200, 30)
         self.plane.controller_manager.kill()
         self.plane.scheduler.kill()
 
@@ -92,7 +93,7 @@ class _Ground:
             source = kubeconfig_for(proxy, self.folder, self.plane.token)
             with self.controller(namespace, source):
                 uid = self.plane.client.post(TRAINING_JOBS.format(namespace), _job("recorded"))["metadata"]["uid"]
-                _wait(lambda: proxy.writes("jobs"), 30)
+                eventually(lambda: proxy.writes("jobs"), 30)
                 size = -1
                 while size != len(proxy.writes()):
                     size = len(proxy.writes())
@@ -203,7 +204,7 @@ class _Ground:
         with KubeProxy(self.plane.url, self.plane.ca) as proxy:
             source = kubeconfig_for(proxy, self.folder, self.plane.token)
             with self.controller(namespace, source) as child:
-                _wait(lambda: len(proxy.writes("jobs")) == count, 600)
+                eventually(lambda: len(proxy.writes("jobs")) == count, 600)
                 size = -1
                 while size != len(proxy.writes()):
                     size = len(proxy.writes())
@@ -251,13 +252,12 @@ def _send(client: KubeHttpClient, write: _Write, job: dict[str, Any], namespace:
 def _create_jobs(client: KubeHttpClient, namespace: str, stop: threading.Event) -> None:
     """Watch TrainingJobs and create a Job for each: the least that a controller can do, on as many connections."""
     work: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": "Never", "containers": []}}
+    container = {"name": "trainer", "image": "example.com/digits:1", "command": ["python", "t.py"]}
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": "Never", "containers": [container]}}
 
     def create() -> None:
         while True:
             meta = work.get()["metadata"]
-            container = {"name": "trainer", "image": "example.com/digits:1", "command": ["python", "t.py"]}
-            pod = {**template, "spec": {**template["spec"], "containers": [container]}}  # type: ignore[dict-item]
             owner = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "name": meta["name"]}
             owner |= {"uid": meta["uid"], "controller": True}
             body = {"metadata": {"name": f"{meta['name']}-trainer", "ownerReferences": [owner]}}
@@ -294,10 +294,3 @@ def _watched(plane: KubeControlPlane, namespace: str) -> Iterator["queue.SimpleQ
 
 def _quantile(values: list[float], share: float) -> float:
     return quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
-
-
-def _wait(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.02)

@@ -181,11 +181,6 @@ def job_settings(settings: ProgramSettings) -> JobSettings:
     )
 
 
-def with_etcd(jobs: JobSettings, endpoints: tuple[str, ...]) -> JobSettings:
-    """Return settings of jobs that share this etcd."""
-    return replace(jobs, etcd_endpoints=endpoints)
-
-
 def check_names(settings: ProgramSettings) -> None:
     """See that what names objects can be a name: it becomes a part of paths.
 

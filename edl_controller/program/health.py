@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from edl_controller.api.kinds import LEASES, TRAINING_JOBS
 from edl_controller.controller import Controller
@@ -114,7 +115,7 @@ def explain(plural: str, trouble: Exception) -> str:
     return f"{type(trouble).__name__}: {trouble}"
 
 
-def _name(plural: str, reflector: Reflector[object]) -> str:  # type: ignore[type-var]
+def _name(plural: str, reflector: Reflector[Any]) -> str:
     return f"{plural} in {reflector.namespace}" if reflector.namespace else plural
 
 

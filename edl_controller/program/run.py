@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import replace
 
 from edl_controller.agent_state import AgentStates
 from edl_controller.agent_store import EtcdAccess
@@ -73,7 +74,7 @@ class Program:
         connect = connections.connector(settings)
         if settings.cluster == "local" and etcd is None:
             endpoints = tuple(connections.local_place(settings)[0].split(","))
-            etcd, jobs = EtcdAccess(endpoints), connections.with_etcd(jobs, endpoints)
+            etcd, jobs = EtcdAccess(endpoints), replace(jobs, etcd_endpoints=endpoints)
         calls = counts.ApiCallCounts(self._metrics)
         self._leader = self._candidate(stack, connect, calls) if settings.leader_elect else None
         check = None if self._leader is None else self._leader.check

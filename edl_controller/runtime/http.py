@@ -12,6 +12,7 @@ import importlib.metadata
 import ipaddress
 import logging
 import socket
+import socketserver
 import sys
 import threading
 import time
@@ -150,7 +151,7 @@ class _Server(http.server.ThreadingHTTPServer):
             only = 0 if not self.server_address[0] else 1
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
         # Not HTTPServer's, which asks DNS for a name that nobody needs.
-        http.server.socketserver.TCPServer.server_bind(self)  # type: ignore[attr-defined]
+        socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "edl-controller", self.server_address[1]
 
     def verify_request(self, request: Any, client_address: Any) -> bool:

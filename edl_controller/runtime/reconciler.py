@@ -137,9 +137,10 @@ class Reconciler(Generic[K]):
             pass
 
     def _failed(self, key: K, error: Exception) -> None:
-        away = isinstance(error, Unavailable)
-        asked = error.retry_after if isinstance(error, Unavailable) else None
-        delay = self.queue.add_rate_limited(key, at_least=asked or 0.0, at_most=AWAY_AT_MOST if away else float("inf"))
+        at_least, at_most = 0.0, float("inf")
+        if isinstance(error, Unavailable):
+            at_least, at_most = error.retry_after or 0.0, AWAY_AT_MOST
+        delay = self.queue.add_rate_limited(key, at_least=at_least, at_most=at_most)
         failures = self.queue.failures(key)
         if isinstance(error, Conflict):
             log.debug("%s: %s is read again in %.3f s: %s", self.name, key, delay, error)
