@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -139,6 +140,8 @@ class _Reader:
         begin = self._read.get(file.path, 0)
         try:
             with file.path.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) < begin:  # the node has cut it
+                    begin = 0
                 stream.seek(begin)
                 data = stream.read()
         except FileNotFoundError:  # its pod was removed just now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,21 @@ POLITE = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"
 
 def gone(node: Room, name: str, timeout: float = 10.0) -> None:
     eventually(lambda: node.gone(name), timeout, f"end of {name}")
+
+
+def test_a_log_that_is_too_long_is_cut_while_its_container_writes(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edl_controller.machine.node.log_limit.MOST", 100_000)
+    monkeypatch.setattr("edl_controller.machine.node.log_limit.LEFT", 5_000)
+    monkeypatch.setattr("edl_controller.machine.node.log_limit.LOOK_EVERY", 0.1)
+    room.start()
+    room.run("p", shell("i=0; while [ $$i -lt 40000 ]; do i=$$((i+1)); echo line $$i; done"))
+    pod = room.phase("p", "Succeeded", 60)
+    eventually(lambda: len(room.log(pod)) < 100_000, 10, "the log is cut")
+    first, *lines = room.log(pod).splitlines()
+    assert re.fullmatch(r"\[edl: the \d+ bytes before this were removed\]", first)
+    numbers = [int(line.removeprefix("line ")) for line in lines]
+    assert numbers == sorted(set(numbers)), "whole lines, in their order"
+    assert numbers[-1] == 40000
 
 
 # -- ends ------------------------------------------------------------------------------------------------------------

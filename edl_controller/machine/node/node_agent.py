@@ -25,6 +25,7 @@ from edl_controller.machine.node.addresses import AddressPool
 from edl_controller.machine.node.environment import Source, decoded
 from edl_controller.machine.node.event_loop import EventLoop
 from edl_controller.machine.node.images import Images
+from edl_controller.machine.node.log_limit import LogLimit
 from edl_controller.machine.node.pod_phase import Observation
 from edl_controller.machine.node.pod_runner import PodRunner
 from edl_controller.machine.node.process import ProcessHost
@@ -228,6 +229,7 @@ class NodeAgent:
 
     def _begin(self) -> None:
         self._wildcards = WildcardWatch(self._services, lambda: list(self._runners.values()))
+        LogLimit(self._services)
         self._loop.call_later(self._heartbeat, self._beat)
 
     def _all_pods(self, pods: Sequence[Pod]) -> None:
