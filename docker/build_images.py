@@ -144,8 +144,13 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     storage = Path(os.environ.get("EDL_CACHE_DIR") or cache / "edl") / "image-storage"
+    try:
+        builder = find_builder(storage)
+    except NoBuilderError as error:
+        print(error, file=sys.stderr)
+        return 3
     with alone(storage.with_suffix(".lock")):
-        return _build(storage, output, options.base, options.python)
+        return _build(builder, storage, output, options.base, options.python)
 
 
 @contextlib.contextmanager
@@ -161,9 +166,8 @@ def alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _build(storage: Path, output: Path, given_base: str, python: str) -> int:
+def _build(builder: Builder, storage: Path, output: Path, given_base: str, python: str) -> int:
     try:
-        builder = find_builder(storage)
         if builder.command[0] == "buildah" and given_base:
             builder = Builder(builder.command, tuple(o for o in builder.build_options if o != "--pull-never"))
         with tempfile.TemporaryDirectory(dir=output) as scratch:
@@ -182,7 +186,7 @@ def _build(storage: Path, output: Path, given_base: str, python: str) -> int:
                 archive = output / f"{name}.tar"
                 builder.save(tag, archive)
                 print(f"{tag}  {archive.stat().st_size / 1e6:.0f} MB  {archive}", flush=True)
-    except (NoBuilderError, BaseError) as error:
+    except BaseError as error:
         print(error, file=sys.stderr)
         return 3
     except subprocess.CalledProcessError as error:

@@ -32,6 +32,9 @@ LOGGERS = ("edl_agent", "edl_controller", "kubernetes", "urllib3", "grpc")
 OWN_TOOLS = frozenset({"etcdctl", "openssl", "kubectl"})
 """Programs of the bench that are given secrets as arguments, since they know no other way, or are asked for them."""
 
+_CREDENTIAL = "ExecCredential"
+"""What a plugin of a kubeconfig prints, and whom it is asked for."""
+
 
 class SecretWatch:
     """Keeps secrets, and what was said since it was asked last. Thread-safe."""
@@ -136,7 +139,8 @@ def start() -> None:
         said = communicate(self, *args, **options)
         if not _is_own_tool(words := _words(self.args)):
             for text in filter(None, said):
-                WATCH.hear(text, f"what {os.path.basename(words[0])} printed")
+                if _CREDENTIAL not in str(text):
+                    WATCH.hear(text, f"what {os.path.basename(words[0])} printed")
         return said
 
     def read_password(self: Login) -> str:

@@ -126,7 +126,7 @@ def test_a_failed_pod_is_replaced_at_once_and_its_object_stays(world: World) -> 
 
     until(world, lambda: len(names(_kept(world, "a")) - names(pods)) == 1, 5, "a replacement")
     until(world, lambda: get_replica_set(world, "a").status.ready_replicas == 1, what="a ready replica")
-    assert get_replica_set(world, "a").status.replicas == 1
+    until(world, lambda: get_replica_set(world, "a").status.replicas == 1, what="one replica")
     assert get_pod(world, pods[0].metadata.name).status.phase == "Failed"
 
 
