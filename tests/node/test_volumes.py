@@ -11,7 +11,7 @@ import pytest
 
 from edl_controller.api.configuration import ConfigMap, Secret
 from edl_controller.api.meta import ObjectMeta
-from edl_controller.machine.node.volumes import may_mount
+from edl_controller.machine.node.volumes import Refused, may_mount, relocated
 from tests.bench.waiting import eventually
 from tests.node.conftest import Room, of, shell
 
@@ -123,7 +123,7 @@ def test_without_the_right_to_mount(room: Room, tmp_path: Path) -> None:
     container = {**shell(f"cat {free}/a; echo; touch $EDL_VOLUME_DIR/x; ls {taken}"), "volumeMounts": mounts}
     volumes = [{"name": "cm", "configMap": {"name": "cm"}}, {"name": "dir", "emptyDir": {}}]
     room.run("p", container, volumes=volumes)
-    assert room.log(room.phase("p", "Succeeded")) == "A\n"
+    assert room.log(room.phase("p", "Succeeded")) == "A\nx\n", "the folder takes the place of the path"
     assert [str(taken) in note for note in room.notes("VolumeNotAtMountPath")] == [True]
     room.delete("p")
     eventually(lambda: not os.path.lexists(free), 5, "end of the link")
@@ -132,6 +132,45 @@ def test_without_the_right_to_mount(room: Room, tmp_path: Path) -> None:
     assert free.is_symlink()
     room.agent.stop(grace=0.0)
     assert not os.path.lexists(free)
+
+
+def test_a_program_with_its_data_where_only_root_may_write(room: Room) -> None:
+    """As that of a job's own etcd: it runs for a user, too."""
+    room.start(mount=False)
+    mounts = [{"name": "data", "mountPath": "/proc/data"}]
+    variables = [{"name": "AT", "value": "/proc/data/b"}, {"name": "OTHER", "value": "/proc/database"}]
+    script = 'mkdir "${1#--data-dir=}" && touch $AT && echo $OTHER'
+    container = {
+        "command": ["sh", "-c", script, "sh", "--data-dir=/proc/data/a"],
+        "volumeMounts": mounts,
+        "env": variables,
+    }
+    room.run("p", container, volumes=[{"name": "data", "emptyDir": {}}])
+    pod = room.phase("p", "Succeeded")
+    assert room.log(pod) == "/proc/database\n"
+    folder = room.agent.root / "pods" / pod.metadata.uid / "volumes" / "data"
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("/data", "/v/1"),
+        ("/data/", "/v/1/"),
+        ("--dir=/data/a", "--dir=/v/1/a"),
+        ("/data:/data/deep:/x", "/v/1:/v/2:/x"),
+        ("cat '/data/a' > /data/deep/b", "cat '/v/1/a' > /v/2/b"),
+        ("file:///data/x", "file:///data/x"),
+        ("/database", "/database"),
+        ("/data-2 /data.d", "/data-2 /data.d"),
+        ("/var/data", "/var/data"),
+        ("./data ../data", "./data ../data"),
+        ("data", "data"),
+    ],
+)
+def test_where_a_path_is_replaced(text: str, becomes: str) -> None:
+    assert relocated(text, [Refused("/v/1", "/data", "no"), Refused("/v/2", "/data/deep", "no")]) == becomes
+    assert relocated(text, []) == text
 
 
 def test_a_host_path_needs_no_link(room: Room, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Owner(Protocol):
 class _Prepared(NamedTuple):
     order: Order
     image: str
-    refused: list[str]
+    refused: list[volumes.Refused]
 
 
 class ContainerRun:
@@ -200,7 +200,7 @@ class ContainerRun:
         last_words = self._last_words(self._attempt)
         last_words.parent.mkdir(parents=True, exist_ok=True)
         last_words.write_bytes(b"")
-        refused: list[str] = []
+        refused: list[volumes.Refused] = []
         if services.links is None:
             # The first mount of a volume is the one that its variable names.
             paths |= {one.name: one.mount_path for one in reversed(container.volume_mounts) if not one.sub_path}
@@ -216,7 +216,9 @@ class ContainerRun:
             **volumes.variables(paths),
         }
         variables = environment.variables(container, facts, base)
-        argv = environment.command_line(container, variables, mapping.entrypoint)
+        variables |= {name: volumes.relocated(value, refused) for name, value in variables.items() if name not in base}
+        command = environment.command_line(container, variables, mapping.entrypoint)
+        argv = [volumes.relocated(word, refused) for word in command]
         if not argv:
             raise FileNotFoundError("no command is given, and here no image brings one")
         folder = owner.folder / "containers" / container.name
@@ -247,8 +249,8 @@ class ContainerRun:
                     self._services.images_told.add(self.container.image)
                     self._owner.report("Normal", "ImageMapped", prepared.image)
                     _log.info("%s", prepared.image)
-                for note in prepared.refused:
-                    self._owner.report("Warning", "VolumeNotAtMountPath", note)
+                for one in prepared.refused:
+                    self._owner.report("Warning", "VolumeNotAtMountPath", one.note)
                 self._order = prepared.order
                 try:
                     self._process = self._services.host.start(prepared.order, self._hear)

@@ -3,7 +3,8 @@
 Where they appear: a node that may mount (root) gives each container a mount namespace of its own, in which every volume
 is at its mount path; missing mount points are made and removed again. Another node makes a symbolic link at the mount
 path where nothing is there and it may write; what cannot be given there is reported by the event
-``VolumeNotAtMountPath``. ``EDL_VOLUME_<NAME>`` (upper case, other characters as ``_``) names the folder in each case.
+``VolumeNotAtMountPath``, and the folder takes the place of that path in the command and in the variables of the
+container. ``EDL_VOLUME_<NAME>`` (upper case, other characters as ``_``) names the folder in each case.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edl_controller.api.meta import Json
 from edl_controller.api.pods import Container, FieldSelector, HostPath, Pod, Volume
@@ -120,6 +121,35 @@ def outer_first(wanted: Sequence[tuple[str, str, bool]]) -> list[tuple[str, str,
     return sorted(wanted, key=lambda one: len(Path(one[1]).parts))
 
 
+class Refused(NamedTuple):
+    """A mount that is not at its path."""
+
+    source: str
+    target: str
+    why: str
+
+    @property
+    def note(self) -> str:
+        """For the event."""
+        return (
+            f"{self.source} cannot appear at {self.target} without root's rights: {self.why}."
+            " It takes the place of that path in the command and in the variables"
+        )
+
+
+def relocated(text: str, refused: Sequence[Refused]) -> str:
+    """Return a word of a command, or a variable's value, in which mount paths are replaced by where the volumes are.
+
+    A path is replaced as a whole or as the beginning of a longer one, and where nothing that could belong to a path is
+    before it.
+    """
+    by_target = {one.target: one.source for one in refused}
+    if not by_target:
+        return text
+    paths = "|".join(map(re.escape, sorted(by_target, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w./-])({paths})(?![\w.-])", lambda found: by_target[found[1]], text)
+
+
 class Links:
     """Symbolic links at mount paths, for nodes that may not mount; links of pods that end are removed. Thread-safe."""
 
@@ -127,11 +157,11 @@ class Links:
         self._users: dict[str, tuple[str, set[str]]] = {}
         self._lock = threading.Lock()
 
-    def make(self, user: str, wanted: Sequence[tuple[str, str, bool]]) -> list[str]:
-        """Link what can be linked; return one sentence for each mount that cannot be given."""
+    def make(self, user: str, wanted: Sequence[tuple[str, str, bool]]) -> list[Refused]:
+        """Link what can be linked; return the mounts that cannot be given."""
         with self._lock:
-            trouble = [self._make_one(user, source, target) for source, target, _ in wanted]
-        return [text for text in trouble if text]
+            tried = [Refused(source, target, self._make_one(user, source, target)) for source, target, _ in wanted]
+        return [one for one in tried if one.why]
 
     def drop(self, user: str) -> None:
         """Remove the links that only ``user`` needs."""
@@ -152,7 +182,7 @@ class Links:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.symlink(source, target)
         except OSError as error:
-            return f"{source} cannot appear at {target} without root's rights: {error.strerror}"
+            return error.strerror or str(error)
         self._users[target] = (source, {user})
         return ""
 
