@@ -250,7 +250,7 @@ class ContainerRun:
                     self._owner.report("Normal", "ImageMapped", prepared.image)
                     _log.info("%s", prepared.image)
                 for one in prepared.refused:
-                    self._owner.report("Warning", "VolumeNotAtMountPath", one.note)
+                    self._owner.report("Normal", "VolumeNotAtMountPath", one.note)
                 self._order = prepared.order
                 try:
                     self._process = self._services.host.start(prepared.order, self._hear)
