@@ -29,8 +29,8 @@ def group(name: str) -> list[Requirement]:
 
 def test_the_lock_files_are_there() -> None:
     assert [lock.name for lock in LOCKS] == [
-        "agent.txt", "controller.txt", "dev.txt", "examples.txt", "fuzz.txt", "interop.txt", "lock.txt", "oldest.txt", "paddle.txt",
-        "pip.txt", "release.txt", "wheel.txt",
+        "agent.txt", "controller.txt", "dev.txt", "examples.txt", "fuzz.txt", "interop.txt", "lock.txt", "oldest.txt",
+        "paddle.txt", "pip.txt", "release.txt", "wheel.txt",
     ]  # fmt: skip
 
 
