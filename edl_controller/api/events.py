@@ -26,3 +26,8 @@ class Event(Record, frozen=True, kw_only=True):
     note: str = ""
     type: str = ""
     series: EventSeries | None = None
+
+    @property
+    def last_seen(self) -> str:
+        """When it happened last (RFC 3339); empty where that is not known."""
+        return (self.series.last_observed_time if self.series else self.event_time) or ""

@@ -100,14 +100,14 @@ def description(
         ["LAST SEEN", "TIMES", "TYPE", "REASON", "OBJECT", "NOTE"],
         [
             [
-                age(rows.last_seen(one)),
+                age(one.last_seen),
                 str(one.series.count if one.series else 1),
                 one.type,
                 one.reason,
                 f"{one.regarding.kind}/{one.regarding.name}",
                 one.note,
             ]
-            for one in sorted(events, key=rows.last_seen)
+            for one in sorted(events, key=lambda one: one.last_seen)
         ],
     )
     return lines

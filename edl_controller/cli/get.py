@@ -91,12 +91,11 @@ def read_selector(text: str) -> dict[str, str]:
 def in_order(items: Sequence[Any]) -> list[Any]:
     """Return objects as people look for them: by name, events by time."""
     from edl_controller.api.events import Event
-    from edl_controller.cli.rows import last_seen
 
     return sorted(
         items,
         key=lambda one: (
-            last_seen(one) if isinstance(one, Event) else "",
+            one.last_seen if isinstance(one, Event) else "",
             one.metadata.namespace,
             one.metadata.name,
         ),

@@ -94,11 +94,6 @@ def _node(node: Node, now: float) -> tuple[Row, Row]:
     return [ready, str(room.get("cpu", "")), str(room.get("memory", "")), str(room.get("pods", ""))], []
 
 
-def last_seen(event: Event) -> str:
-    """Return when an event happened last (RFC 3339)."""
-    return (event.series.last_observed_time if event.series else event.event_time) or ""
-
-
 def _event(event: Event, now: float) -> tuple[Row, Row]:
     times = event.series.count if event.series else 1
     return [event.type, event.reason, f"{event.regarding.kind}/{event.regarding.name}", str(times), event.note], [
@@ -134,7 +129,7 @@ def header(kind: Kind[Any], *, wide: bool, namespaces: bool) -> Row:
 def row(kind: Kind[Any], obj: Any, now: float, *, wide: bool, namespaces: bool) -> Row:
     """Return the cells of one object. ``now``: Unix seconds."""
     meta = obj.metadata
-    since = last_seen(obj) if kind is EVENTS else meta.creation_timestamp
+    since = obj.last_seen if kind is EVENTS else meta.creation_timestamp
     age = duration(timestamps.age(since, now)) if since else "<unknown>"
     cells, more = _TABLES[kind][2](obj, now) if kind in _TABLES else ([], [])
     cells = [age, *cells] if kind is EVENTS else [meta.name, *cells, age]

@@ -17,6 +17,7 @@ from edl_controller.machine.loop_events import LoopEvents
 from edl_controller.machine.loop_garbage import COLLECTED, OWNERS, GarbageLoop, owner_uids
 from edl_controller.machine.loop_jobs import TRACKED, JobLoop, tracked
 from edl_controller.machine.loop_nodes import NODE, NodeLoop, node_of
+from edl_controller.machine.loop_old_events import OldEventsLoop
 from edl_controller.machine.loop_replica_sets import UNMANAGED, ReplicaSetLoop, unmanaged
 from edl_controller.machine.loop_scheduler import SchedulerLoop
 from edl_controller.runtime.informers import Informers
@@ -43,6 +44,7 @@ class Loops:
         self._informers.of(PODS, **{OWNERS: owner_uids, UNMANAGED: unmanaged, NODE: node_of, TRACKED: tracked})
         for kind in COLLECTED:
             self._informers.of(kind, **{OWNERS: owner_uids})
+        self._old_events = OldEventsLoop(cluster, now)
         self._recorder = Recorder(cluster, "edl-loops", now=now)
         events = LoopEvents(self._recorder)
         # Each of them adds its handlers; the scheduler's comes first, for it has others waiting.
@@ -70,6 +72,10 @@ class Loops:
         informing.start()
         recording = threading.Thread(target=self._recorder.run, args=(stop,), name="edl-loops-recorder", daemon=True)
         recording.start()
+        forgetting = threading.Thread(
+            target=self._old_events.run, args=(stop,), name="edl-loop-old-events", daemon=True
+        )
+        forgetting.start()
         working: list[threading.Thread] = []
         if self._informers.wait_synced(stop):
             log.info("The loops of the cluster are at work")
@@ -79,7 +85,7 @@ class Loops:
             ]
         for thread in working:
             thread.start()
-        for thread in (*working, informing, recording):
+        for thread in (*working, informing, recording, forgetting):
             thread.join()
 
 

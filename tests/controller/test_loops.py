@@ -7,17 +7,45 @@ from typing import Any
 
 import pytest
 
-from edl_controller.api.kinds import JOBS, NODES, PODS, REPLICA_SETS, TRAINING_JOBS
+from edl_controller.api import timestamps
+from edl_controller.api.events import Event, EventSeries
+from edl_controller.api.kinds import EVENTS, JOBS, NODES, PODS, REPLICA_SETS, TRAINING_JOBS
 from edl_controller.api.meta import LabelSelector, ObjectMeta, OwnerReference, find_condition, is_true
 from edl_controller.api.pods import Container, Pod, PodSpec, PodTemplateSpec, ResourceRequirements
 from edl_controller.api.v1 import TrainingJob
 from edl_controller.api.workloads import Job, JobSpec, ReplicaSet, ReplicaSetSpec
 from edl_controller.core.semantics.job import TRACKING, is_finished
+from edl_controller.machine.loop_old_events import OldEventsLoop
 from edl_controller.machine.loops import Loops
 from tests.bench.waiting import eventually, never
 from tests.controller.conftest import Start, drive
 from tests.controller.light_node import LightNodes, add_node, node
 from tests.runtime.memory_cluster import MemoryCluster
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "old"),
+    [
+        ("seen once, long ago", {"event_time": 0.0}, True),
+        ("seen once, an hour ago", {"event_time": HOUR}, False),
+        ("seen again just now", {"event_time": 0.0, "again": 2 * HOUR}, False),
+        ("seen again, long ago", {"event_time": 0.0, "again": 10.0}, True),
+        ("without a time: it was created just now", {}, False),
+    ],
+)
+def test_events_go_an_hour_after_they_were_seen_last(what: str, fields: dict[str, float], old: bool) -> None:
+    now = 2 * HOUR
+    cluster = MemoryCluster(now=lambda: now)
+    times = {name: timestamps.render_micro(moment) for name, moment in fields.items()}
+    again = times.pop("again", None)
+    series = None if again is None else EventSeries(count=2, last_observed_time=again)
+    meta = ObjectMeta(name="e", namespace=NS)
+    made = cluster.create(Event(metadata=meta, reason=what, series=series, **times))  # type: ignore[arg-type]
+    OldEventsLoop(cluster, lambda: now).look(threading.Event())
+    assert [one.metadata.uid for one in cluster.list(EVENTS).items] == ([] if old else [made.metadata.uid])
+
 
 Driven = tuple[Any, Loops, LightNodes]
 NS = "default"
