@@ -68,14 +68,16 @@ class Loops:
 
     def run(self, stop: Stop) -> None:
         """Drive the cluster until ``stop`` is set."""
-        informing = threading.Thread(target=self._informers.run, args=(stop,), name="edl-loops-informers", daemon=True)
-        informing.start()
-        recording = threading.Thread(target=self._recorder.run, args=(stop,), name="edl-loops-recorder", daemon=True)
-        recording.start()
-        forgetting = threading.Thread(
-            target=self._old_events.run, args=(stop,), name="edl-loop-old-events", daemon=True
-        )
-        forgetting.start()
+        beside = [
+            threading.Thread(target=run, args=(stop,), name=f"edl-loops-{name}", daemon=True)
+            for name, run in (
+                ("informers", self._informers.run),
+                ("recorder", self._recorder.run),
+                ("old-events", self._old_events.run),
+            )
+        ]
+        for thread in beside:
+            thread.start()
         working: list[threading.Thread] = []
         if self._informers.wait_synced(stop):
             log.info("The loops of the cluster are at work")
@@ -85,7 +87,7 @@ class Loops:
             ]
         for thread in working:
             thread.start()
-        for thread in (*working, informing, recording, forgetting):
+        for thread in (*working, *beside):
             thread.join()
 
 
