@@ -232,6 +232,7 @@ def test_it_runs_by_itself_and_says_what_changed(room: Room) -> None:
             return room.size("a") == 3
 
         eventually(grown, 10.0, "it grows")
+        eventually(lambda: told, 10.0, "it says so")
         assert told[0] == room.key("a")
         room.scaler.on_del(room.world.cluster.get(TRAINING_JOBS, "ns", "a"))
         eventually(lambda: room.scaler.scaling_of(room.key("a")) == ScalingView(), 5.0, "a deleted job is forgotten")
