@@ -5,10 +5,15 @@ pip runs from its own wheel, so that neither the base nor the result holds a pac
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
+
+UNUSED = ("kubernetes/aio",)
+"""What nothing here imports, of packages that are needed: a copy of Kubernetes' client for asyncio, 68 MB."""
 
 
 def main(target: str, requirements: str) -> int:
@@ -19,7 +24,11 @@ def main(target: str, requirements: str) -> int:
     options = ["--no-index", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--find-links", str(wheels)]
     quiet = ["--disable-pip-version-check", "--no-cache-dir", "--quiet"]
     command = [f"{target}/bin/python", f"{pip}/pip", "install", *quiet, *options, "-r", requirements]
-    return subprocess.run(command, cwd=Path(requirements).parent, check=False).returncode
+    code = subprocess.run(command, cwd=Path(requirements).parent, check=False).returncode
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": target, "platbase": target}))
+    for folder in UNUSED:
+        shutil.rmtree(packages / folder, ignore_errors=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -144,6 +144,7 @@ class Autoscaler:
         self._woken = threading.Event()
         self._news = threading.Event()
         self._rests = (0.0, 0.0)
+        self._deaf = False
         self._jobs: dict[str, _Scaled] = {}
         self._plan = Plan(0.0)
         self._listeners: list[Callable[[str], object]] = []
@@ -235,9 +236,13 @@ class Autoscaler:
         self._take_notes()
         self._cluster.look()
         now = self._clock.wall()
-        if self._cluster.silence() > self._settings.stale_after:
-            log.warning("Nothing has been heard of the cluster for %.0f s: no plan", self._cluster.silence())
+        silence = self._cluster.silence()
+        if silence > self._settings.stale_after:
+            if not self._deaf:
+                log.warning("Nothing has been heard of the cluster for %.0f s: no plan until it is", silence)
+            self._deaf = True
             return False
+        self._deaf = False
         seen = [one for scaled in self._jobs.values() if (one := self._see(scaled, now)) is not None]
         elastic = frozenset(one.trainer.metadata.uid for one in seen)
         snapshot = Snapshot(

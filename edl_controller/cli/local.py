@@ -32,7 +32,7 @@ _ENTRIES = {
 }
 
 _UP_WITHIN = 30.0
-_DOWN_WITHIN = 60.0
+_DOWN_WITHIN = 120.0
 """Seconds until a start or a stop counts as failed."""
 
 _SAY_AFTER = 3.0

@@ -1,7 +1,9 @@
-"""The etcd of a cluster on one machine: found or brought by the extra ``local``, and bound to this process."""
+"""The etcd of a cluster on one machine: found or brought by the extra ``local``, bound to this process, and kept."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,9 +17,19 @@ AUTO_COMPACTION = "5m"
 _START = 30.0
 """Seconds until a started etcd must be healthy."""
 
+_LOOK_EVERY = 0.5
+"""Seconds between two looks whether it still runs."""
+
+_LONGEST_PAUSE = 30.0
+"""Seconds between two attempts to start one that ends again and again."""
+
+_log = logging.getLogger(__name__)
+
 
 class LocalEtcd:
     """One etcd member on loopback ports that the kernel chooses; it ends with this process, however that ends.
+
+    Where it ends by itself (killed for its memory, say) it is started again, with the same ports and data.
 
     Args:
         folder: for data and log; made where it is missing. Data found there is served again.
@@ -27,6 +39,8 @@ class LocalEtcd:
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self._folder, self._durable = folder, durable
         self._server: EtcdServer | None = None
+        self._stopping = threading.Event()
+        self._keeper: threading.Thread | None = None
 
     @property
     def endpoint(self) -> str:
@@ -74,14 +88,37 @@ class LocalEtcd:
         except EtcdServerError as error:
             self.stop()
             raise errors.Unavailable(str(error)) from error
+        self._stopping.clear()
+        self._keeper = threading.Thread(target=self._keep, args=(server,), name="edl-local-etcd", daemon=True)
+        self._keeper.start()
         return self
 
     def stop(self) -> None:
         """Stop it (SIGTERM first) and give its ports back; data stays. Idempotent."""
+        self._stopping.set()
         if self._server is not None:
+            self._server.stop()
+            # The kernel ends an etcd with the very thread that started it: this one goes last.
+            if self._keeper is not None:
+                self._keeper.join()
+                self._keeper = None
             self._server.stop()
             self._server.close()
             self._server = None
+
+    def _keep(self, server: EtcdServer) -> None:
+        pause = _LOOK_EVERY
+        while not self._stopping.wait(pause):
+            if server.running:
+                pause = _LOOK_EVERY
+                continue
+            _log.warning("etcd has ended with %s: it is started again", server.returncode)
+            try:
+                server.launch()
+                server.wait_healthy(_START)
+            except (EtcdServerError, OSError) as error:
+                pause = min(_LONGEST_PAUSE, max(1.0, 2 * pause))
+                _log.error("etcd could not be started, again in %.0f s: %s", pause, error)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -6,12 +6,10 @@ cgroup. No iptables rule is made: pods reach each other and the machine over the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -25,7 +23,15 @@ from edl_agent.testing import PortReservation
 from tests.bench.cluster_dns import DOMAIN
 from tests.bench.container_images import PAUSE_IMAGE
 from tests.bench.kube_control_plane import Component, KubeControlPlane, control_plane_missing
-from tests.bench.waiting import eventually
+from tests.bench.kubelet_leftovers import (
+    BRIDGE,
+    CGROUP,
+    cgroup_roots,
+    kill_cgroup,
+    kill_shims,
+    remove_cgroup,
+    unmount_below,
+)
 from tests.kube.controlplane.build import find_kubelet
 
 PLUGINS = Path("/usr/lib/cni")
@@ -82,7 +88,7 @@ def kernel_missing() -> str | None:
                 return f"nodes with real containers need {what}, which cannot be made here: {done.stderr.strip()}"
             if undo:
                 _run(*undo)
-    for top in _cgroup_roots():
+    for top in cgroup_roots():
         try:
             (top / name).mkdir()
             (top / name).rmdir()
@@ -91,19 +97,12 @@ def kernel_missing() -> str | None:
     return None
 
 
-def _cgroup_roots() -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    if (root / "cgroup.controllers").exists():
-        return [root]
-    return [folder for folder in root.iterdir() if folder.is_dir() and not folder.is_symlink()]
-
-
 class PodNetwork:
     """A bridge for the pods of all nodes: ``gateway`` is this machine's address on it."""
 
     def __init__(self) -> None:
         """Make it, with a subnet that this machine does not use."""
-        self.name = f"edlt{os.getpid() % 10**8}"
+        self.name = BRIDGE.format(run=os.getpid())
         taken = _run("ip", "-4", "-o", "addr")
         second = next(n for n in range(os.getpid() % 50 + 100, 250) if f" 10.{n}." not in taken)
         self.prefix = f"10.{second}"
@@ -149,7 +148,7 @@ class KubeletNode:
         self.folder, self.name = folder, name
         self._control_plane, self._network = control_plane, network
         self._socket = folder / "c.sock"
-        self._cgroup = f"edl-tests-{os.getpid()}-{number}"
+        self._cgroup = f"{CGROUP.format(run=os.getpid())}{number}"
         self._ports = [PortReservation(network.gateway), PortReservation("127.0.0.1")]
         (folder / "cni").mkdir()
         plugin = network.plugin(number, folder / "addresses")
@@ -205,9 +204,10 @@ class KubeletNode:
             for line in self.ctr("tasks", "ls", "-q", check=False).split():
                 self.ctr("tasks", "rm", "-f", line, check=False)
         self.containerd.stop(10)
-        self._kill_shims()
-        self._unmount()
-        self._remove_cgroups()
+        kill_shims(self.folder)
+        kill_cgroup(self._cgroup)  # what containerd did not end, because it was killed itself
+        unmount_below(self.folder)
+        remove_cgroup(self._cgroup)
         for port in self._ports:
             port.close()
 
@@ -218,40 +218,13 @@ class KubeletNode:
         conditions = {c["type"]: c["status"] for c in answer.body["status"].get("conditions", ())}
         return conditions.get("Ready") == "True"
 
-    def _kill_shims(self) -> None:
-        mine = f"-address\0{self._socket}\0"
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if mine in (folder / "cmdline").read_text():
-                        os.kill(int(folder.name), signal.SIGKILL)
-
-    def _unmount(self) -> None:
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for point in sorted((p for p in points if p.startswith(f"{self.folder}/")), key=len, reverse=True):
-            _run("umount", "--lazy", point, check=False)
-
-    def _cgroup_folders(self) -> list[Path]:
-        return [root / self._cgroup for root in _cgroup_roots()]
-
     def _make_cgroups(self) -> None:
-        for folder in self._cgroup_folders():
+        for folder in (root / self._cgroup for root in cgroup_roots()):
             folder.mkdir(exist_ok=True)
             # A new cpuset is empty, and then nothing can run in it.
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if folder.parent.name == "cpuset":
                     (folder / name).write_text((folder.parent / name).read_text())
-
-    def _remove_cgroups(self) -> None:
-        def gone() -> bool:
-            for top in self._cgroup_folders():
-                for folder, _, _ in os.walk(top, topdown=False):
-                    # Busy until the kernel is through with the last process.
-                    with contextlib.suppress(OSError):
-                        os.rmdir(folder)
-            return not any(top.exists() for top in self._cgroup_folders())
-
-        eventually(gone, 10, f"the cgroups {self._cgroup} are removed")
 
     def _containerd_config(self) -> str:
         folder, cri = self.folder, 'plugins."io.containerd.grpc.v1.cri"'

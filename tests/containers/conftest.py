@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from edl_controller.api import crd
 from tests.bench.cluster_dns import ClusterDns
 from tests.bench.container_images import PAUSE, write_pause
 from tests.bench.kube_control_plane import KubeControlPlane
+from tests.bench.kubelet_leftovers import FOLDER, remove_leftovers
 from tests.bench.kubelet_node import API_SERVER_FLAGS, KubeletNodes, PodNetwork, nodes_missing
 from tests.bench.tcp_proxy import TcpProxy
 from tests.bench.waiting import eventually
@@ -26,6 +28,11 @@ from tests.containers.pods import Pods
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("real-1", "real-2")
 _numbers = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """SIGTERM, as from timeout(1), ends a run in order: containers and mounts outlive the process that made them."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +69,8 @@ def cluster(archives: list[Path]) -> Iterator[tuple[KubeControlPlane, KubeletNod
     if PAUSE.cached() is None and (reason := PAUSE.missing_go()) is not None:
         pytest.skip(reason)
     # Not pytest's folder: the paths of sockets may have 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="edl-nodes-"))
+    remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER.format(run=os.getpid())))
     try:
         write_pause(folder / "pause.tar")
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -69,3 +70,10 @@ def test_a_launcher_without_a_folder_for_its_socket_names_the_way_out(pods: Pods
     assert status == 2, log
     assert "EDL_RUN_DIR" in log
     assert "unexpected" not in log
+
+
+def test_images_are_as_small_as_the_page_says(archives: list[Path]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "install.md").read_text()
+    said = {name: int(size) for name, size in re.findall(r"^\| `(edl-\w+)` \| (\d+) MB", page, re.MULTILINE)}
+
+    assert {path.stem: pytest.approx(path.stat().st_size / 1e6, rel=0.05) for path in archives} == said

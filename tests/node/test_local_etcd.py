@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -71,3 +72,36 @@ def test_what_is_missing_or_broken_is_said(tmp_path: Path, monkeypatch: pytest.M
     broken.chmod(0o755)
     with pytest.raises(Unavailable, match="no disk"):
         LocalEtcd(tmp_path / "b").start()
+
+
+def test_it_is_started_again_where_it_ends_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    etcd = LocalEtcd(tmp_path / "etcd")
+    with etcd, LocalCluster(etcd.endpoint) as cluster:
+        cluster.create(ConfigMap(metadata=ObjectMeta(name="kept", namespace="default"), data={"a": "b"}))
+        for _ in range(2):
+            before = etcd.pid
+            assert before is not None
+            os.kill(before, signal.SIGKILL)
+            eventually(lambda before=before: etcd.pid not in (None, before), 20, "another etcd")  # type: ignore[misc]
+            data = eventually(lambda: _read(cluster), 20, "it answers")
+            assert data == {"a": "b"}
+    assert [record.levelname for record in caplog.records if "it is started again" in record.message] == ["WARNING"] * 2
+    assert not processes_with(str(tmp_path / "etcd"))
+
+
+def _read(cluster: LocalCluster) -> dict[str, str] | None:
+    try:
+        return cluster.get(CONFIG_MAPS, "default", "kept").data
+    except Unavailable:
+        return None
+
+
+def test_one_that_cannot_be_started_again_ends_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    etcd = LocalEtcd(tmp_path / "etcd")
+    with etcd:
+        assert etcd.pid is not None
+        os.kill(etcd.pid, signal.SIGKILL)
+        shutil.rmtree(tmp_path / "etcd" / "etcd.data")
+        (tmp_path / "etcd" / "etcd.data").write_text("junk")
+        eventually(lambda: "could not be started, again in" in caplog.text, 20, "it is told")
+    assert not processes_with(str(tmp_path / "etcd"))
