@@ -41,9 +41,9 @@ def kill_shims(folder: Path) -> None:
 def kill_cgroup(name: str) -> None:
     """Kill what runs in a cgroup and those in it."""
     for root in cgroup_roots():
-        for processes in (root / name).rglob("cgroup.procs"):
+        for folder, _, _ in os.walk(root / name):
             with contextlib.suppress(OSError):  # gone meanwhile
-                for process in map(int, processes.read_text().split()):
+                for process in map(int, Path(folder, "cgroup.procs").read_text().split()):
                     if process:  # 0: of another namespace
                         os.kill(process, signal.SIGKILL)
 
