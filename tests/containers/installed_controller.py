@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,7 +73,7 @@ class Installation:
 
     def __init__(self, kubectl: Kubectl, client: KubeHttpClient, overlay: Path) -> None:
         """``overlay``: the folder of a kustomization."""
-        self._kubectl, self._client, self._overlay = kubectl, client, str(overlay)
+        self._kubectl, self._client, self.overlay = kubectl, client, overlay
 
     def kubectl(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run kubectl in the controller's namespace."""
@@ -80,7 +81,18 @@ class Installation:
 
     def apply(self) -> None:
         """Install, as the page says."""
-        self.kubectl("apply", "--server-side", "-k", self._overlay)
+        self.kubectl("apply", "--server-side", "-k", str(self.overlay))
+
+    def typed(self, script: str, replaced: Mapping[str, Path], **variables: str) -> None:
+        """Run commands of a page by a shell, with these folders in the place of others, in the checkout."""
+        for folder, other in replaced.items():
+            script = script.replace(folder, str(other))
+        environment = {**self._kubectl.environment, **variables}
+        command = ["/bin/sh", "-euc", script]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
     def rolled_out(self) -> None:
         """Wait until all replicas are of the newest template and ready, and no other is left."""
@@ -89,7 +101,7 @@ class Installation:
 
     def remove(self) -> None:
         """Remove, as the page says: the namespace and the definition, too."""
-        self.kubectl("delete", "-k", self._overlay, "--timeout=120s", timeout=150)
+        self.kubectl("delete", "-k", str(self.overlay), "--timeout=120s", timeout=150)
 
     def pods(self) -> list[Json]:
         """All there are, those that end among them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import secrets
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,11 +28,10 @@ from tests.kube.controlplane.build import find_kubectl
 IMAGE = "localhost/edl-tests-etcd:3.6.16"
 MEMBERS = ("edl-etcd-0", "edl-etcd-1", "edl-etcd-2")
 VOLUMES = "/api/v1/persistentvolumes"
-CLIENT = [
-    "/usr/local/bin/etcdctl",
-    "--endpoints=https://localhost:2379",
-    *("--cacert=/etc/etcd/tls/ca.crt", "--cert=/etc/etcd/tls/tls.crt", "--key=/etc/etcd/tls/tls.key"),
-]
+(LOGIN,) = re.findall(
+    r"^```sh login\n(.*?)^```$", (ROOT / "docs" / "etcd-roles.md").read_text(), re.DOTALL | re.MULTILINE
+)
+"""The commands that switch authentication on."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,8 @@ def installed(
     kubectl = Kubectl(program, control_plane.kubeconfig, ROOT)
     images = {"edl-controller": image("edl-controller"), "quay.io/coreos/etcd": IMAGE}
     write_overlay(folder, "with-etcd", images=images, api=api_address)
+    (folder / "login").mkdir()
+    write_overlay(folder / "login", "with-etcd-login", images=images, api=api_address)
     made = Installation(kubectl, control_plane.client, folder)
     kubectl("create", "namespace", NAMESPACE)
     kubectl("apply", "--server-side", "-f", "-", stdin=certificates(folder))
@@ -99,7 +102,7 @@ def certificates(folder: Path) -> str:
 
 def etcdctl(installed: Installation, member: str, *arguments: str) -> str:
     """Ask one member, inside its container."""
-    return installed.kubectl("exec", member, "--", *CLIENT, *arguments)
+    return installed.kubectl("exec", member, "--", "etcdctl", *arguments)
 
 
 def test_three_members_serve_the_agents_of_a_job_and_one_may_be_lost(
@@ -112,8 +115,7 @@ def test_three_members_serve_the_agents_of_a_job_and_one_may_be_lost(
     assert health.count("is healthy") == 3, health
     members = etcdctl(installed, MEMBERS[0], "member", "list")
     print(members)
-    secret = {"metadata": {"name": "edl-etcd"}, "data": {"ca.crt": _authority(control_plane)}}
-    control_plane.client.post(f"/api/v1/namespaces/{pods.namespace}/secrets", secret)
+    trust(control_plane, pods)
     jobs = Jobs(pods, image("edl-digits"))
     jobs.submit("kept", seconds=40)
     try:
@@ -145,9 +147,42 @@ def test_members_lie_on_both_nodes_with_a_volume_each(installed: Installation, c
     assert {one["spec"]["nodeName"] for one in members} == set(NODES)
 
 
-def _authority(control_plane: KubeControlPlane) -> str:
-    secret = control_plane.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/edl-etcd-client")
-    return str(secret["data"]["ca.crt"])
+def test_with_authentication_each_namespace_reaches_its_own_jobs_only(
+    installed: Installation, control_plane: KubeControlPlane, pods: Pods, image: Callable[[str], str]
+) -> None:
+    """The last one here: authentication stays on."""
+    trust(control_plane, pods)
+    password = secrets.token_hex(16)
+    installed.typed(
+        LOGIN,
+        {"deploy/with-etcd-login": installed.overlay / "login"},
+        NAMESPACE=pods.namespace,
+        PASSWORD=password,
+        CONTROLLER_PASSWORD=secrets.token_hex(16),
+        ROOT_PASSWORD=secrets.token_hex(16),
+    )
+    installed.rolled_out()
+    jobs = Jobs(pods, image("edl-digits"))
+    jobs.submit("known", seconds=5)
+    try:
+        jobs.wait("known", "succeeded", 150)
+
+        login = f"--user={pods.namespace}:{password}"
+        own = etcdctl(installed, MEMBERS[0], login, "get", "--prefix", "--keys-only", f"/edl/jobs/{pods.namespace}/")
+        assert "/known/" in own
+        assert "cannot be read" not in installed.logs(), "the controller's words where it is refused"
+        for others in ([login, "get", "--prefix", "/edl/jobs/"], ["get", "--prefix", "/edl/jobs/"]):
+            with pytest.raises(AssertionError, match=r"permission denied|user name is empty"):
+                etcdctl(installed, MEMBERS[0], *others)
+    finally:
+        jobs.remove()
+
+
+def trust(control_plane: KubeControlPlane, pods: Pods) -> None:
+    """The CA in the namespace of jobs, as docs/install.md has it."""
+    made = control_plane.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/edl-etcd-client")["data"]
+    secret = {"metadata": {"name": "edl-etcd"}, "data": {"ca.crt": made["ca.crt"]}}
+    control_plane.client.post(f"/api/v1/namespaces/{pods.namespace}/secrets", secret)
 
 
 def _trainingjobs(pods: Pods) -> list[Json]:

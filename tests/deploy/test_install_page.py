@@ -57,7 +57,7 @@ def test_the_overlay_with_etcd_names_what_there_is(offline_kubectl: Kubectl) -> 
     assert secret == {"etcd-identity": "edl-etcd-client"}
 
 
-@pytest.mark.parametrize("folder", ["cluster", "namespaced", "with-etcd"])
+@pytest.mark.parametrize("folder", ["cluster", "namespaced", "with-etcd", "with-etcd-login"])
 def test_the_programs_flags_are_known(offline_kubectl: Kubectl, folder: str, control_plane: KubeControlPlane) -> None:
     """The very arguments of the manifest, read by the program itself."""
     deployment = next(
