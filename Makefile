@@ -81,7 +81,7 @@ release: $(VENV)/.ready ## dist/: wheel and sdist (reproducible), images, bill o
 test-containers: $(VENV)/.ready etcd36 kube-control-plane ## the images in real containers, on two real kubelets (as root; installs Debian packages, builds kubelet and images)
 	@$(PY) -m tests.containers.install > /dev/null || { code=$$?; \
 	  if [ $$code -ne 3 ]; then exit $$code; fi; echo "the tests with real containers are skipped (see above)" >&2; }
-	@$(PY) -m pytest tests/containers -m containers -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(PY) -m pytest tests/containers -m containers $(PYTEST_ARGS)
 
 soak: $(VENV)/.ready etcd36 kube-control-plane ## the long tests, minutes to hours
 	@$(PY) -m pytest -m soak --timeout=0 $(PYTEST_ARGS)
